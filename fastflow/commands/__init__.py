@@ -189,7 +189,7 @@ def take_layout(command: Any) -> Any:
 
             marks, known = (check_delimiter(delimiter), not no_header, null, parse_keep(keep)), encoding
             if known is not None:
-                from fastflow.files.read.encodings import parse_encoding
+                from fastflow.files.read.inputs import parse_encoding
 
                 known = parse_encoding(known)
             return Layout(format, text_field, id_field, errors, *marks, known, quoting)

@@ -154,7 +154,7 @@ def embed(
     given: list[str] = []
     if settings.shard is not None:
         from fastflow.commands.shards import arguments
-        from fastflow.files.parts.manifest import make_folder, part_path
+        from fastflow.files.shards.manifest import make_folder, part_path
 
         given, output = arguments(), output and part_path(output, settings.shard)
     elif output is not None and os.path.isdir(output):  # False, no error, for an impossible name
@@ -201,7 +201,7 @@ def embed(
 def _find_model(output: Path) -> str | None:
     """Return the model that the .db ``output`` names, if any."""
     from fastflow.files.write.appending import has_run
-    from fastflow.search.database import find_model
+    from fastflow.search.source import find_model
 
     return find_model(output) if has_run(output) else None
 
@@ -258,7 +258,7 @@ def fit_to(
     """Calibrate a model; yield a function that opens inputs, and the model's path."""
     from fastflow.files import check_resumable
     from fastflow.files.embed import texts_of
-    from fastflow.files.read.reread import reread
+    from fastflow.files.read.inputs import reread
     from fastflow.files.read.sources import Sources
     from fastflow.train.options import check_extra
 

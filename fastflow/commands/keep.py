@@ -38,7 +38,7 @@ def models(json_file: str | None) -> None:
 
     Spearman x100 is the mean of seven English sets in the card of a model in the package.
     """
-    from fastflow.files.reuse.cache import bytes_for_people
+    from fastflow.files.cached_files import bytes_for_people
     from fastflow.model.locate import list_models
 
     rows = [{"name": name, **_describe_model(folder, snapshot)} for name, folder, snapshot in list_models()]
@@ -142,12 +142,12 @@ def cache(place: Path | None, clear: bool, older_than: float | None, json_file: 
     fastflow cache FILE.db
     """
     from fastflow.cache_folder import cache_directory
-    from fastflow.files.reuse import cache as kept
+    from fastflow.files import cached_files as kept
 
     if place is not None and place.is_file():
         if clear or older_than is not None:
             raise UsageError(f"{place} is one file: remove it as such; --clear is for the cache of fastflow-train")
-        from fastflow.files.reuse.vector_cache import contents, report
+        from fastflow.files.vector_cache import contents, report
 
         if json_file is not None:
             write_json(json_file, contents(place))

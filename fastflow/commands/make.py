@@ -161,7 +161,7 @@ def transform(
     """
     from fastflow.commands.embed import summarise
     from fastflow.files import Run, Settings
-    from fastflow.files.transform import transform_file
+    from fastflow.files.embed import transform_file
 
     runtime = open_runtime(model, device, dtype, threads, quiet=True)
     started = None if quiet else partial(introduce, runtime)

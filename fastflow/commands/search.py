@@ -74,7 +74,7 @@ def search(
     fastflow search input.db - --json < queries.txt
     """
     from fastflow.search import Index
-    from fastflow.search.database import find_model
+    from fastflow.search.source import find_model
 
     if model is None and file.suffix == ".db":
         model = find_model(file)

@@ -39,7 +39,7 @@ def merge(folder: Path, output: Path, quiet: bool) -> None:
     fastflow embed INPUT --shard 2/2 -o DIR
     fastflow merge DIR -o OUT.npy
     """
-    from fastflow.files.parts.merging import merge as join
+    from fastflow.files.shards.merging import merge as join
 
     replaced = os.path.isfile(output)
     found = join(folder, output, shown=not quiet, overwrite=is_overwriting())
@@ -60,7 +60,7 @@ def status(folder: Path, json_file: str | None) -> None:
 
     A missing part is shown with the command that makes it.
     """
-    from fastflow.files.parts.status import Status
+    from fastflow.files.shards.merging import Status
 
     found = Status.of(folder)
     if json_file is not None:

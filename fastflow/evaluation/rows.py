@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from fastflow.errors import FastflowError
-from fastflow.files.read.compressed import unpack
-from fastflow.files.read.inputs import PACKED, without_packing
+from fastflow.files.read.inputs import PACKED, unpack, without_packing
 from fastflow.values import short
 
 

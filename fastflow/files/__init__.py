@@ -5,6 +5,7 @@ A part, or shard, is one machine's share of a run's rows.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -151,8 +152,8 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
             raise UsageError("--resume needs an output file: -o OUT")
         check_keep("JSON Lines", StandardOutput.own, settings)
         return
+    from fastflow.files.write.outputs import writer_for
     from fastflow.files.write.partial import check_known, check_output
-    from fastflow.files.write.writers import writer_for
 
     kind = writer_for(target)
     kind.check_extra(target)
@@ -169,14 +170,12 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
     for path in paths:
         check_output(target, path)
     if layout.errors == "skip":
-        from fastflow.files.read.skipped import check_list
+        from fastflow.files.write.outputs import check_list
 
         check_list(target)
     if run.resume and settings.shard is None:
         check_known(target)
     if os.path.lexists(target) and not run.append and (not run.resume or target.is_symlink()):
-        from fastflow.files.write.replacing import check_replaceable
-
         check_replaceable(target, run.overwrite)
 
 
@@ -201,8 +200,8 @@ def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -
     """Raise a UsageError if --cache names the input, the output, or a file of another format."""
     if cache is None:
         return
+    from fastflow.files.write.outputs import WRITERS
     from fastflow.files.write.partial import partial_path
-    from fastflow.files.write.writers import WRITERS
 
     for path in [*paths, *([] if target is None else [str(target), str(partial_path(target))])]:
         if path != "-" and os.path.realpath(path) == os.path.realpath(str(cache)):
@@ -241,7 +240,7 @@ def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, 
     """Raise if the first row cannot be read, or a pipe is given with --resume or --shard."""
     if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
         if "-" in paths and settings.shard is not None:
-            from fastflow.files.parts.counting import not_countable
+            from fastflow.files.shards.manifest import not_countable
 
             raise not_countable("-")
         if "-" in paths and resume:
@@ -265,3 +264,37 @@ def not_resumable(path: str) -> UsageError:
     """Return the error for a pipe with --resume."""
     what = "standard input" if path == "-" else f"{path}, which is not a file,"
     return UsageError(f"--resume cannot reread {what}; give a file")
+
+
+def check_replaceable(target: Path, overwrite: bool) -> None:
+    """Raise a UsageError if ``target`` exists and no record of a run describes it, unless ``overwrite``."""
+    if not os.path.lexists(target):
+        return
+    if not target.is_symlink() and not target.is_file():
+        raise UsageError(f"{target} is not a regular file; choose another output with -o")
+    if not overwrite and (reason := _find_foreign(target)) is not None:
+        append = ", add to it with --append" * (target.suffix == ".db")
+        raise UsageError(
+            f"{target} exists, and {reason}: choose another output with -o{append}, or replace it with --overwrite"
+        )
+
+
+def _find_foreign(target: Path) -> str | None:
+    if target.is_symlink():
+        return "is a link"
+    if target.suffix == ".db":
+        from fastflow.files.database import find_foreign
+
+        if (found := find_foreign(target)) is not None:
+            return found
+    from fastflow.files.shards.manifest import is_present, manifest_path, read_manifest
+    from fastflow.files.write.partial import FAULTS, identify, run_path
+
+    if manifest_path(target).exists() and is_present(target.parent, read_manifest(manifest_path(target))):
+        return None
+    try:
+        record = json.loads(run_path(target).read_text(encoding="utf-8"))
+        known = identify(target) in (record["file"], record["before"])
+    except FAULTS:
+        known = False
+    return None if known else f"no {run_path(target).name} says that one run made it as it is"

@@ -1,4 +1,4 @@
-"""``fastflow embed``: embed files of texts, in constant memory and resumable."""
+"""``fastflow embed`` and ``transform``: embed files of texts, calibrate vectors, in constant memory and resumable."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fastflow.console import say
+from fastflow.errors import FastflowError, UsageError
 from fastflow.files import Run, Settings, Summary, check_resumable, check_target, check_types, write_rows
 from fastflow.files.read import Layout, list_names
 from fastflow.files.read.sources import Row, Sources, one_text
 from fastflow.files.read.texts import unit_of
-from fastflow.files.windows import Encoder, Pace, characters, open_store, warn_if_unsuited, windows
+from fastflow.files.windows import Encoder, Pace, characters, drop_float64, open_store, warn_if_unsuited, windows
 from fastflow.files.write import Block, StandardOutput, Terminal
 from fastflow.options import WINDOW, cut_windows
 from fastflow.progress import Progress
@@ -24,10 +28,13 @@ from fastflow.runtime import Runtime
 from fastflow.stages.vectors import check_truncation
 
 if TYPE_CHECKING:
-    from fastflow.files.parts.counting import Split
-    from fastflow.files.reuse.store import Store
+    from fastflow.files.read.matrix import MatrixFile
+    from fastflow.files.shards.manifest import Split
+    from fastflow.files.vector_cache import VectorCache
     from fastflow.files.write.outputs import OutputFile
     from fastflow.files.write.partial import State
+
+ROWS = 4096  # vectors of a block of transform
 
 
 def embed_file(
@@ -48,7 +55,7 @@ def embed_file(
             check_resumable(sources)
         split = None
         if settings.shard is not None:
-            from fastflow.files.parts.counting import split_rows
+            from fastflow.files.shards.manifest import split_rows
 
             split = split_rows(sources, settings.layout, settings.shard)
         embedded = Embedded(runtime, sources, settings, split, run)
@@ -98,7 +105,7 @@ class Embedded:
         self._counts = Summary()
 
     def into(
-        self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: Store | None
+        self, writer: OutputFile | StandardOutput, state: State | None, finished: int, store: VectorCache | None
     ) -> Summary:
         """Embed and write the rows after the first ``finished``."""
         named = self._run.cache is not None and self._settings.layout.id_field is not None
@@ -112,7 +119,7 @@ class Embedded:
         write_rows(self._blocks(), writer, state, progress, (self._block(rows, [], None) for rows in before))
         counts = self._counts
         counts.resumed, counts.cut, counts.reused = finished, self._encoder.cut, self._encoder.reused
-        counts.cache = "" if store is None else store.describe()
+        counts.cache = "" if store is None or self._run.cache is None else store.describe()
         counts.unused = not isinstance(writer, StandardOutput) and writer.unused
         skipped = self._source.skipped
         counts.skipped, counts.skipped_rows = skipped.count, skipped.places
@@ -122,9 +129,8 @@ class Embedded:
         return counts
 
     def into_file(self, target: Path, types: dict[str, Any]) -> Summary:
-        from fastflow.files.write.outputs import growing
+        from fastflow.files.write.outputs import growing, writer_for
         from fastflow.files.write.partial import State
-        from fastflow.files.write.writers import writer_for
 
         runtime, settings, run, paths = self._runtime, self._settings, self._run, self._source.paths
         key = numbers_of(runtime, settings.precision, settings.normalize)
@@ -135,7 +141,7 @@ class Embedded:
             return self._append(target, key)
         state, part = State(target, self._source.identity, key | {"options": options}, paths), None
         if settings.shard is not None and self._split is not None:
-            from fastflow.files.parts.manifest import check_beside, is_done, manifest_of
+            from fastflow.files.shards.manifest import check_beside, is_done, manifest_of
 
             found, whole_run = self._split, key | {"options": options}
             part = manifest_of(target, settings.shard, paths, found.inputs, whole_run, list(run.given))
@@ -195,16 +201,16 @@ class Embedded:
             counts.empty += sum(not text.strip() for text in texts)
             counts.seconds = time.monotonic() - start
 
-    def _unknown(self, rows: Iterator[Row], store: Store, since: int | None) -> Iterator[Row]:
-        from fastflow.files.reuse.store import decides, keys_of
+    def _unknown(self, rows: Iterator[Row], store: VectorCache, since: int | None) -> Iterator[Row]:
+        from fastflow.files.vector_cache import keys_of
 
-        decided, by_id = decides(self._runtime, self._settings.prompt), self._settings.layout.id_field is not None
+        by_id = self._settings.layout.id_field is not None
         together = 1 if self._source.identity is None else WINDOW  # do not wait for more rows of a pipe
         for some in cut_windows(rows, together, characters):
             texts = list(map(one_text, some))
             if by_id:
                 texts = [json.dumps([row.record.id, text]) for row, text in zip(some, texts, strict=True)]
-            keys = keys_of(texts, decided)
+            keys = keys_of(texts, store.decided)
             if by_id:
                 store.note(keys)
             known = store.known(keys, since or 0) if self._settings.only_new else set()
@@ -228,3 +234,58 @@ class Embedded:
 def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
     yield from source.rows(layout, split.start, split.counts, split.stop)
     source.current.check_unchanged()  # the reader checks only at the input's end
+
+
+def transform_file(runtime: Runtime, source: str, target: Path, settings: Settings, run: Run | None = None) -> Summary:
+    """Calibrate the vectors of ``source`` (.npy) into ``target``, which appears only when whole.
+
+    Raises a FastflowError for another width, and for NaN or infinity, naming the row.
+    """
+    from fastflow.files.read.matrix import MatrixFile
+    from fastflow.files.write.outputs import NpyFile, growing, writer_for
+    from fastflow.files.write.partial import State
+
+    run = run or Run()
+    if writer_for(target) is not NpyFile:
+        parts = "lines" if target.suffix == ".jsonl" else "rows"
+        raise UsageError(
+            f"{target}: the {parts} of a {target.suffix} file hold texts, and these are vectors; write .npy"
+        )
+    check_target(target, [source], settings, run)
+    check_truncation(settings.dim, runtime.session.width, "--dim")
+    with MatrixFile(source) as vectors:
+        takes = runtime.info()
+        if (dim := vectors.matrix.shape[1]) != takes["pooled_dim"]:
+            raise FastflowError(
+                f"{source} holds vectors of {dim} numbers, and the model {takes['model']} takes {takes['pooled_dim']}: "
+                "give the vectors that the model was fitted to, or another -m"
+            )
+        key = numbers_of(runtime, settings.precision, settings.normalize)
+        options = {name: settings.to_record()[name] for name in ("precision", "dim", "normalize", "ranges")}
+        state = State(target, vectors.identity, key | {"options": options})
+        if run.resume and (before := state.is_done()) is not None:
+            return Summary(resumed=before, finished=True)
+        with NpyFile(target, key) as writer, growing(writer, state, run.resume) as rows:
+            if run.started is not None:
+                run.started()
+            progress = Progress("transform", len(vectors.matrix), "vectors", shown=not run.quiet, done=rows)
+            earlier = Block(range(rows), [], np.zeros((0, 0)))
+            write_rows(_transform(runtime, vectors, settings, rows), writer, state, progress, [earlier])
+            return Summary(texts=writer.rows - rows, resumed=rows, unused=writer.unused)
+
+
+def _transform(runtime: Runtime, source: MatrixFile, s: Settings, first: int) -> Iterator[Block]:
+    options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim}
+
+    def calibrate(vectors: NDArray[Any]) -> NDArray[Any]:
+        return drop_float64(runtime.transform(vectors, **options))
+
+    yield Block([], [], calibrate(np.zeros((0, source.matrix.shape[1]), np.float32)))
+    for vectors in source.blocks(ROWS, first):
+        rows = range(first, first + len(vectors))
+        try:
+            made = calibrate(vectors)
+        except FastflowError as error:
+            raise FastflowError(f"{source.path}, rows {rows[0]} to {rows[-1]}: {error}") from error
+        yield Block(rows, [], made)
+        first = rows.stop

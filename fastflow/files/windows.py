@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from fastflow.files.read.texts import unit_of
 from fastflow.options import Options, cut_windows
 
 if TYPE_CHECKING:
-    from fastflow.files.reuse.store import Store
+    from fastflow.files.vector_cache import VectorCache
     from fastflow.runtime import Runtime
     from fastflow.session import Count
 
@@ -105,7 +106,7 @@ class Encoder:
         runtime: Runtime,
         settings: Settings,
         window: int,
-        store: Store | None = None,
+        store: VectorCache | None = None,
         count: Count | None = None,
     ) -> None:
         self._runtime, self._settings, self._window = runtime, settings, window
@@ -153,12 +154,11 @@ class Encoder:
         options = Options(**self._how, prompt=s.prompt, batch_tokens=s.batch_tokens, window=self._window)
         return (drop_float64(vectors) for _, vectors in self._runtime.session.blocks(texts, options, self._count))
 
-    def _pool(self, texts: Sequence[str], store: Store) -> NDArray[Any]:
-        from fastflow.files.reuse.store import decides, keys_of, pack_rows, unpack_rows
+    def _pool(self, texts: Sequence[str], store: VectorCache) -> NDArray[Any]:
+        from fastflow.files.vector_cache import keys_of, pack_rows, unpack_rows
 
         runtime, s = self._runtime, self._settings
-        decided = decides(runtime, s.prompt)
-        keys = keys_of(texts, decided)
+        keys = keys_of(texts, store.decided)
         distinct = dict(zip(keys, texts, strict=True))
         found = store.find(list(distinct))
         new = {key: text for key, text in distinct.items() if key not in found}
@@ -166,7 +166,7 @@ class Encoder:
         pooled = runtime.session.pool(listed, None, s.prompt, s.batch_tokens, self._count)
         cut: Iterable[int] = ()
         if runtime.truncated > before:
-            cut = runtime.tokenizer([decided["prompt"] + text for text in listed]).cut
+            cut = runtime.tokenizer([store.decided["prompt"] + text for text in listed]).cut
         fresh = dict(zip(new, pack_rows(pooled, cut), strict=True))
         store.add(fresh)
         self.reused += len(texts) - len(new)
@@ -177,22 +177,24 @@ class Encoder:
 
 
 @contextmanager
-def open_store(runtime: Runtime, settings: Settings, cache: Path | None, target: Path | None) -> Iterator[Store | None]:
+def open_store(
+    runtime: Runtime, settings: Settings, cache: Path | None, target: Path | None
+) -> Iterator[VectorCache | None]:
     """Open the store of reused vectors: ``cache``, a file next to ``target`` for --dedupe, or None."""
     if cache is None and not settings.dedupe:
         yield None
         return
-    from fastflow.files.reuse.store import decides
-    from fastflow.files.reuse.vector_cache import Temporary, VectorCache
+    from fastflow.files.vector_cache import VectorCache, decides
 
     none = runtime.pool([])
-    size = 1 + none.shape[1] * none.itemsize
-    store: Store
-    if cache is not None:
-        by_id = settings.layout.id_field is not None
-        store = VectorCache(cache, decides(runtime, settings.prompt), size, by_id)
-    else:
-        store = Temporary(None if target is None else target.parent, decides(runtime, settings.prompt), size)
+    folder = Path(tempfile.gettempdir()) if target is None else target.parent
+    store = VectorCache(
+        cache or folder / "(temporary file of --dedupe)",
+        decides(runtime, settings.prompt),
+        1 + none.shape[1] * none.itemsize,
+        settings.layout.id_field is not None,
+        cache is None,
+    )
     try:
         yield store
         store.finish()

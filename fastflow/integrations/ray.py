@@ -15,8 +15,8 @@ import click
 from fastflow.cli import main
 from fastflow.console import add_note
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.files.parts.manifest import ENDING, manifests, part_path
-from fastflow.files.parts.merging import merge
+from fastflow.files.shards.manifest import ENDING, manifests, part_path
+from fastflow.files.shards.merging import merge
 from fastflow.progress import Progress
 
 KNOCK = 5.0  # seconds; Ray would try a closed port for minutes

@@ -6,23 +6,37 @@ other row is missed.
 Let u be 2^-24, D at most 2^21, g = D u / (1 - D u) <= 1.15 D u, x a row, and q the query divided by its length. The
 float32 product has an error of at most (g + u) |x|, the length of x (g / 2 + 2 u) |x|, and division, slack and
 comparison 3 u. The sum is less than (2 D + 8) u |x|, which SLACK times D + 8 exceeds. Underflow is far smaller, except
-for lengths that ``codes.far`` marks: these rows, and rows wider than D, are always candidates.
+for lengths that ``far`` marks: these rows, and rows wider than D, are always candidates.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.search.codes import LONG, TINY, far, hammings, norms, products
-from fastflow.search.source import Rows
-from fastflow.stages.vectors import SIMILARITIES
+from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.search import reference
+from fastflow.search.source import Rows, Source
+from fastflow.stages.similarity import SIMILARITIES
+from fastflow.values import short
+
+try:
+    from fastflow.kernels.search import cpu
+except ImportError:  # built without a compiler
+    cpu = None  # type: ignore[assignment]
 
 Floats = NDArray[np.float64]
 SLACK, WIDEST = 2.0**-23, 2**21
 PIECE = 8192  # candidates scored in float64 at a time
+LEVELS = 127
+TINY = np.finfo(np.float32).tiny
+SHORT, LONG = 2.0**-40, 2.0**60  # between these lengths float32 products neither vanish nor overflow
+MANY = 16  # queries, from which on a BLAS is faster
+HOLDS = ("vectors", "int8")
+BLOCK = 16_384  # rows multiplied at a time
 SIGNS = "signs"  # similarity of packed bits: the cosine of their signs
 
 
@@ -112,3 +126,171 @@ def exact(query: Floats, vectors: NDArray[Any], similarity: str) -> Floats:
     lengths = np.maximum(np.sqrt((x * x).sum(axis=1)), TINY)
     with np.errstate(invalid="ignore"):
         return np.clip(dots / lengths / max(float(np.sqrt((query * query).sum())), float(TINY)), -1.0, 1.0)
+
+
+def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None) -> NDArray[np.int32]:
+    """Compute dot products (n,) of ``codes`` (n, D) with ``query`` (D,)."""
+    return reference.dots(codes, query) if cpu is None else cpu.dots(codes, query, threads)
+
+
+def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None) -> NDArray[np.int32]:
+    """Count the differing bits (n,) of ``codes`` and ``query``."""
+    return reference.hammings(codes, query) if cpu is None else cpu.hammings(codes, query, threads)
+
+
+def products(
+    rows: NDArray[np.float32], queries: NDArray[np.float32], threads: int | None = None
+) -> NDArray[np.float32]:
+    """Compute dot products (q, n) of float32; ``threads`` is for fewer than MANY queries."""
+    few = cpu is not None and len(queries) < MANY
+    return cpu.products(rows, queries, threads) if few else reference.products(rows, queries)
+
+
+class Codes(ABC):
+    """Codes of ``rows`` rows, which choose ``factor`` times k rows to compare in full."""
+
+    factor: int
+
+    def __init__(self, rows: int, width: int, dtype: type[np.generic], threads: int | None) -> None:
+        self._codes: NDArray[Any] = np.empty((rows, width), dtype)
+        self._threads = threads
+
+    @abstractmethod
+    def put(self, at: int, vectors: NDArray[Any]) -> None:
+        """Store vectors (b, D) from row ``at`` on."""
+
+    @abstractmethod
+    def scores(self, query: NDArray[Any]) -> NDArray[Any]:
+        """Score each row (rows,) against ``query`` (D,)."""
+
+
+class Bytes(Codes):
+    """int8 codes, with a float32 scale for each row; ``similarity``: cosine or dot."""
+
+    factor = 4
+
+    def __init__(self, rows: int, dim: int, threads: int | None, similarity: str) -> None:
+        super().__init__(rows, dim, np.int8, threads)
+        self._similarity, self._weights = similarity, np.empty(rows, np.float32)
+
+    def put(self, at: int, vectors: NDArray[Any]) -> None:
+        of = slice(at, at + len(vectors))
+        stored = vectors.dtype == np.int8  # the file has one scale, which cosines do not need
+        self._codes[of], scale = (vectors, np.ones(len(vectors), np.float32)) if stored else encode_bytes(vectors)
+        if self._similarity == "cosine":
+            scale /= np.maximum(norms(vectors.astype(np.float32, copy=False)), TINY)
+        self._weights[of] = scale
+
+    def scores(self, query: NDArray[Any]) -> NDArray[Any]:
+        return dots(self._codes, encode_bytes(query[None])[0][0], self._threads) * self._weights
+
+
+class Bits(Codes):
+    """Codes of a file of bits: the bits themselves."""
+
+    factor = 1
+
+    def __init__(self, rows: int, dim: int, threads: int | None) -> None:
+        super().__init__(rows, -(-dim // 8), np.uint8, threads)
+
+    def put(self, at: int, vectors: NDArray[Any]) -> None:
+        self._codes[at : at + len(vectors)] = vectors
+
+    def scores(self, query: NDArray[Any]) -> NDArray[Any]:
+        return -hammings(self._codes, np.packbits(query > 0), self._threads)
+
+
+def encode_bytes(vectors: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round float rows (n, D) to int8 codes (n, D) and scales (n,)."""
+    scale = np.maximum(np.abs(vectors).max(axis=1, initial=0), TINY).astype(np.float32) / LEVELS
+    return np.rint(vectors / scale[:, None]).astype(np.int8), scale
+
+
+def find_largest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Return the places of the ``count`` largest ``scores``, ascending; the first of equal ones."""
+    if count >= len(scores):
+        return np.arange(len(scores))
+    size = max(1, len(scores) // (4 * count))  # of a piece: count pieces have a maximum of at least the bound
+    tops = np.maximum.reduceat(scores, np.arange(0, len(scores), size))
+    chosen = np.flatnonzero(scores >= np.partition(tops, -count)[-count])
+    order = np.argsort(-scores[chosen], kind="stable")[:count]
+    return np.sort(chosen[order])
+
+
+def norms(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Compute L2 norms (n,) of (n, D); infinite if float32 cannot hold one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        again = np.flatnonzero(far(found) | (found == 0))
+        found[again] = np.sqrt(np.square(vectors[again], dtype=np.float64).sum(axis=1))
+    return np.asarray(found)
+
+
+def far(lengths: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Mark ``lengths`` (n,) with which float32 sums are unreliable; 0 is not marked."""
+    return ~((lengths >= SHORT) & (lengths <= LONG)) & (lengths != 0)
+
+
+class MemoryIndex:
+    """All rows in memory: floats as float32 or int8 codes, int8 and bits as stored."""
+
+    def __init__(self, source: Source, hold: str, similarity: str, threads: int | None) -> None:
+        if hold not in HOLDS:
+            raise UsageError(f"hold is {', '.join(HOLDS)} or None, not {short(hold)}")
+        if source.kind == "bits" and hold == "int8":
+            raise UsageError(f"{source.path} holds bits, of which no int8 can be made: open it with hold='vectors'")
+        if hold == "int8" and similarity not in ("cosine", "dot"):
+            raise UsageError(f"int8 codes cannot rank by {similarity}: open {source.path} with hold='vectors'")
+        kind = hold if source.kind == "floats" else source.kind
+        self._source, self._similarity, count = source, similarity, source.count()
+        self._rows, self._threads = np.empty(count, np.int64), threads
+        self._codes: Codes | None = None
+        if kind == "vectors":
+            self._vectors, self._norms = np.empty((count, source.dim), np.float32), np.empty(count, np.float32)
+        elif kind == "int8":
+            self._codes = Bytes(count, source.dim, threads, similarity)
+        else:
+            self._codes = Bits(count, source.dim, threads)
+        self._fill()
+
+    def _fill(self) -> None:
+        at = 0
+        for rows, vectors in self._source.blocks():
+            of = slice(at, at + len(rows))
+            if of.stop > len(self._rows):
+                break
+            self._rows[of] = rows
+            if self._codes is not None:
+                self._codes.put(at, vectors)
+            else:
+                self._vectors[of] = vectors
+                self._norms[of] = norms(self._vectors[of])
+            at = of.stop
+        if at != len(self._rows):
+            raise FastflowError(f"{self._source.path} was changed while it was read; open it again")
+
+    def find(self, queries: NDArray[Any], k: int, where: str | None) -> list[list[tuple[int, float]]]:
+        allowed = None if where is None else np.isin(self._rows, self._source.numbers(where), assume_unique=True)
+        if self._codes is None:
+            best = Best(queries, k, self._similarity, self._threads)
+            places = None if allowed is None else np.flatnonzero(allowed)
+            for start in range(0, len(self._rows if places is None else places), BLOCK):
+                of: Any = slice(start, start + BLOCK)
+                of = of if places is None else places[of]
+                best.add(self._rows[of], self._vectors[of], self._norms[of])
+            return best.list_best()
+        return [self._find_by_codes(self._codes, query, k, allowed) for query in queries]
+
+    def _find_by_codes(
+        self, codes: Codes, query: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None
+    ) -> list[tuple[int, float]]:
+        if not len(self._rows):
+            return []
+        scores = codes.scores(query)
+        places = np.arange(len(scores)) if allowed is None else np.flatnonzero(allowed)
+        scores = scores if allowed is None else scores[places]
+        rows = self._rows[places[find_largest(scores, k * codes.factor)]]
+        best = Best(query[None], k, self._similarity, self._threads)
+        if len(rows):
+            best.add(rows, self._source.vectors(rows))
+        return best.list_best()[0]

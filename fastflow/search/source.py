@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
@@ -12,12 +16,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.database import (
+    DTYPES,
+    ROWS,
+    TABLE,
+    check_rows,
+    check_texts,
+    columns_of,
+    fold_case,
+    matrix,
+    quote_name,
+    read_only,
+    reading,
+    run_of,
+    width_of,
+)
 from fastflow.files.read import Layout
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.sources import Sources, one_text
+from fastflow.model.locate import PACKAGED
+from fastflow.values import short
 
 Rows = NDArray[np.int64]
-ROWS = 8192  # rows of a .npy read at a time
+NPY_ROWS = 8192  # rows read at a time
 SHOWN = 80  # characters of a text in the repr of a Hit
 
 
@@ -92,7 +113,7 @@ class MatrixSource(Source):
         if where is not None:
             raise self._refuse_condition()
         start = 0
-        for block in self._file.blocks(ROWS):
+        for block in self._file.blocks(NPY_ROWS):
             yield np.arange(start, start + len(block)), block
             start += len(block)
 
@@ -125,3 +146,164 @@ class MatrixSource(Source):
 
     def _refuse_condition(self) -> UsageError:
         return UsageError(f"{self.path} has no columns, so no condition can choose its rows; make a .db for that")
+
+
+AT_ONCE = 500  # the most values in a list of SQL
+KINDS = {"int8": "int8", "uint8": "int8", "binary": "bits", "ubinary": "bits"}  # others are floats
+FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest bit is inverted
+TOKEN = re.compile(
+    r"""'(?:[^']|'')*' | "(?P<name>(?:[^"]|"")*)" | `[^`]*` | \[[^\]]*\] | --[^\n]* | /\*.*?\*/
+    | (?P<round>[()]) | .""",
+    re.S | re.X,
+)
+
+
+def find_model(path: Path) -> str | None:
+    """Return the model that the .db names, or None; raises if it is missing."""
+    with reading(path) as db:
+        name = run_of(db, path).get("model")
+    if name in PACKAGED:
+        return str(PACKAGED[name])
+    if name is not None and not (os.path.isabs(name) and os.path.isdir(name)):  # else it would pass for a Hub id
+        raise FastflowError(
+            f"{path} was made with the model {name}, which is not there: give the model that made it with -m"
+        )
+    return name
+
+
+class Database(Source):
+    """A .db, opened in every call, so that threads and forks may call."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with reading(path) as db:
+            self.run = run_of(db, path)
+            self.columns = columns_of(db)
+        name = self.run.get("id_field") or "id"
+        self.id_column = name if name in self.columns else None
+        self._identity = self._stat()
+        self.dim, self.precision = self.run["dim"], self.run["precision"]
+        self.kind = KINDS.get(self.precision, self.kind)
+        self.fingerprint, self.normalized = self.run.get("fingerprint"), bool(self.run.get("normalized"))
+        self.truncated = self.run.get("truncate_dim") is not None
+        self._dtype, self._width = np.dtype(DTYPES[self.precision]), width_of(self.run)
+
+    def count(self) -> int:
+        with self._open() as db:
+            return int(db.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0])  # noqa: S608 (a fixed name)
+
+    def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
+        condition = "" if where is None else f" WHERE {check_condition(where, self.columns)}"
+        with self._open(where) as db:
+            last = -1
+            cursor = db.execute(f"SELECT row, vector FROM {TABLE}{condition} ORDER BY row")  # noqa: S608 (checked)
+            while found := cursor.fetchmany(ROWS):
+                rows, vectors = zip(*found, strict=True)
+                with self._check_content():
+                    last = check_rows(rows, last)
+                yield np.array(rows, np.int64), self._matrix(rows, vectors)
+
+    def numbers(self, where: str) -> Rows:
+        with self._open(where) as db:
+            sql = f"SELECT row FROM {TABLE} WHERE {check_condition(where, self.columns)} ORDER BY row"  # noqa: S608 (checked)
+            rows = [row for (row,) in db.execute(sql)]
+        with self._check_content():
+            check_rows(rows, -1)
+        return np.array(rows, np.int64)
+
+    def vectors(self, rows: Rows) -> NDArray[Any]:
+        found = self._read_rows("row, vector", rows.tolist())
+        return self._matrix(rows.tolist(), [found[row][1] for row in rows.tolist()])
+
+    def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
+        rest = [name for name in self.columns if name not in ("row", "text", self.id_column)]
+        given = "NULL" if self.id_column is None else quote_name(self.id_column)
+        names = ", ".join(["row", "text", given, *map(quote_name, rest)])
+        rows = self._read_rows(names, [row for row, _ in found])
+        hits = []
+        for row, score in found:
+            _, text, identity, *values = rows[row]
+            with self._check_content():
+                check_texts([row], [text])
+                if isinstance(identity, bytes):
+                    raise ValueError(f"row {row}: its id is bytes, neither text nor a number")
+            hits.append(Hit(row, score, text, identity, dict(zip(rest, values, strict=True))))
+        return hits
+
+    def close(self) -> None:
+        """No file stays open between calls."""
+
+    def _read_rows(self, names: str, rows: list[int]) -> dict[int, Sequence[Any]]:
+        out: dict[int, Sequence[Any]] = {}
+        with self._open() as db:
+            for start in range(0, len(rows), AT_ONCE):
+                some = rows[start : start + AT_ONCE]
+                marks = ", ".join("?" * len(some))
+                sql = f"SELECT {names} FROM {TABLE} WHERE row IN ({marks})"  # noqa: S608 (our names)
+                out |= {each[0]: each for each in db.execute(sql, some)}
+        return out
+
+    @contextmanager
+    def _check_content(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise FastflowError(f"{self.path} is damaged: {error}; make it again") from error
+
+    def _matrix(self, rows: Sequence[int], vectors: Sequence[Any]) -> NDArray[Any]:
+        with self._check_content():
+            found = matrix(rows, vectors, self._dtype, self._width)
+        if self.precision in FLIPPED:
+            return (found.view(np.uint8) ^ np.uint8(128)).view(FLIPPED[self.precision])
+        return found
+
+    @contextmanager
+    def _open(self, where: str | None = None) -> Iterator[sqlite3.Connection]:
+        try:
+            with reading(self.path) as db:
+                if self._stat() != self._identity:
+                    raise FastflowError(f"{self.path} was changed since it was opened; open it again")
+                read_only(db, TABLE)
+                yield db
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            if where is not None:
+                raise refuse(where, error, self.columns) from error
+            raise FastflowError(f"{self.path} cannot be read: {error}; make it again") from error
+
+    def _stat(self) -> tuple[int, ...]:
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise FastflowError(f"{self.path} cannot be read: {error.strerror}") from error
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def check_condition(where: str, columns: Sequence[str]) -> str:
+    """Return ``where`` in parentheses; raises a UsageError unless it is a condition on ``columns``.
+
+    SQLite would take an unknown name in double quotes as a text.
+    """
+    depth, known = 0, {fold_case(name) for name in columns}
+    for token in TOKEN.finditer(where):
+        depth += {"(": 1, ")": -1}.get(token["round"] or "", 0)
+        if depth < 0:
+            break
+        name = token["name"]
+        if name is not None and fold_case(name.replace('""', '"')) not in known:
+            raise refuse(where, f"no column is called {name!r} (a text needs single quotes)", columns)
+    if depth or not where.strip():
+        raise refuse(where, "its parentheses do not match" if depth else "it is empty", columns)
+    return f"(\n{where}\n)"  # the line end closes a comment
+
+
+def refuse(where: str, why: object, columns: Sequence[str]) -> UsageError:
+    """Make the error for a condition that SQLite cannot run."""
+    names = ", ".join(columns[:20]) + ", …" * (len(columns) > 20)
+    why = " ".join(str(why).split())  # SQLite quotes the added line end
+    if why.startswith("unrecognized token: ") and why[20:22] in ("\"'", '""', '"`', '"['):  # an unclosed quote
+        why = "a quote is not closed"
+    if why.startswith("no such column: "):
+        why += " (a text needs single quotes)"
+    if why == 'near ")": syntax error' and ")" not in where:  # the parenthesis that was added
+        why = "it ends too soon"
+    return UsageError(f"the condition {short(where)} cannot be used: {why}; the columns are {names}")

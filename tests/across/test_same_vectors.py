@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from fastflow import Runtime
-from fastflow.files.write.writers import WRITERS
+from fastflow.files.write.outputs import WRITERS
 
 from support.builders import make_sentences
 from support.commands import run

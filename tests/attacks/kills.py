@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from harness import Finding
 
-from fastflow.files.write.writers import WRITERS, writer_for
+from fastflow.files.write.outputs import WRITERS, writer_for
 
 from support.builders import make_encoder, make_model, make_sentences
 from support.matrices import make_vector_model, make_vectors

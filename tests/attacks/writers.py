@@ -22,9 +22,9 @@ from pathlib import Path
 
 from harness import Finding
 
-from fastflow.files.parts.manifest import manifest_path
+from fastflow.files.shards.manifest import manifest_path
+from fastflow.files.write.outputs import WRITERS, writer_for
 from fastflow.files.write.partial import partial_path, run_path
-from fastflow.files.write.writers import WRITERS, writer_for
 
 CODE = "import sys; import fastflow.files.embed as e; e.WINDOW = 64; from fastflow.cli import main; main(sys.argv[1:])"
 WORDS = ["the", "a", "dog", "cat", "bird", "tree", "river", "stone", "house", "market", "sings", "runs", "falls"]

@@ -20,10 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastflow.files import embed as module
-from fastflow.files.parts.counting import Counted, count_rows, span, split_rows
-from fastflow.files.parts.fields import find_wrong_field
-from fastflow.files.parts.manifest import (
+from fastflow.files.read import Layout
+from fastflow.files.read.inputs import Input
+from fastflow.files.read.sources import Sources
+from fastflow.files.read.texts import read_records
+from fastflow.files.shards.manifest import (
+    Counted,
     check_bytes,
+    count_rows,
+    find_wrong_field,
     make_folder,
     manifest_of,
     manifest_path,
@@ -31,12 +36,10 @@ from fastflow.files.parts.manifest import (
     part_name,
     part_path,
     read_manifest,
+    span,
+    split_rows,
 )
-from fastflow.files.parts.status import Status
-from fastflow.files.read import Layout
-from fastflow.files.read.inputs import Input
-from fastflow.files.read.sources import Sources
-from fastflow.files.read.texts import read_records
+from fastflow.files.shards.merging import Status
 from fastflow.files.write.outputs import NpyFile
 from fastflow.model.hashing import file_hash
 
@@ -367,7 +370,7 @@ def test_a_pipe_in_the_place_of_a_manifest_or_a_part_is_not_waited_for(model, de
     part = desk / "parts" / "part-00001-of-00002.npy"
     whole = manifests(desk / "parts")
     with monkeypatch.context() as patch:
-        patch.setattr("fastflow.files.parts.manifest.LARGEST", 100)
+        patch.setattr("fastflow.files.shards.manifest.LARGEST", 100)
         refuses(manifests, desk / "parts", "shard.json cannot be read: it has more than")
     part.unlink()
     os.mkfifo(part)

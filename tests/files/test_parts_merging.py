@@ -10,12 +10,11 @@ import pytest
 
 from fastflow.errors import FastflowError
 from fastflow.files import embed
-from fastflow.files.parts import merging as module
-from fastflow.files.parts.counting import Counted
-from fastflow.files.parts.manifest import manifest_of, manifest_path, read_manifest
-from fastflow.files.parts.merging import merge
-from fastflow.files.write import Block, parquet_output
-from fastflow.files.write.writers import WRITERS, writer_for
+from fastflow.files.shards import merging as module
+from fastflow.files.shards.manifest import Counted, manifest_of, manifest_path, read_manifest
+from fastflow.files.shards.merging import merge
+from fastflow.files.write import Block, parquet
+from fastflow.files.write.outputs import WRITERS, writer_for
 from fastflow.progress import format_count
 
 from support.commands import assert_one_sentence, run
@@ -50,7 +49,7 @@ def slow(*values):
 )
 def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, of, precision):
     monkeypatch.setattr(module, "ROWS", 4)
-    monkeypatch.setattr(parquet_output, "GROUP", 8)
+    monkeypatch.setattr(parquet, "GROUP", 8)
     options = ["--precision", precision]
     options += ["--keep", "n", "--id-field", "id"] * (suffix != ".npy")
     result = check_parts(suffix, of, *words(model, *options))
@@ -175,7 +174,7 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
                 writer.finish()
             manifest.add_hash(part).write(part)
     code = "merge(Path('{0}'), Path('{0}' + sys.argv[1]))"
-    before = "from pathlib import Path\nfrom fastflow.files.parts.merging import merge\n" + code.format("small")
+    before = "from pathlib import Path\nfrom fastflow.files.shards.merging import merge\n" + code.format("small")
     assert grown(run_python, before, code.format("large"), suffix) < 40_000
     least = 0 if suffix == ".parquet" else 60e6  # zeros are short in Parquet
     assert (tmp_path / f"large{suffix}").stat().st_size > least
@@ -184,7 +183,7 @@ def test_memory_does_not_grow_with_the_parts(tmp_path, run_python, suffix):
 CODE = """
 import os, random, signal, sys
 import fastflow.files.embed as embed
-import fastflow.files.windows, fastflow.files.parts.merging as merging, fastflow.runtime
+import fastflow.files.windows, fastflow.files.shards.merging as merging, fastflow.runtime
 from pathlib import Path
 from fastflow.cli import main
 

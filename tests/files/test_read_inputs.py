@@ -22,16 +22,14 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.parts.manifest import read_manifest
 from fastflow.files.read import Layout, inputs
-from fastflow.files.read import reread as spool
+from fastflow.files.read import inputs as spool
 from fastflow.files.read import sources as module
-from fastflow.files.read.compressed import PIECE, unpack
-from fastflow.files.read.inputs import Input
+from fastflow.files.read.inputs import PIECE, Input, reread, unpack
 from fastflow.files.read.matrix import MatrixFile
-from fastflow.files.read.reread import reread
 from fastflow.files.read.sources import Sources, check_formats, expand_patterns
 from fastflow.files.read.texts import read_records
+from fastflow.files.shards.manifest import read_manifest
 from fastflow.files.write.partial import State
 from fastflow.model.tensors import MappedTensors
 

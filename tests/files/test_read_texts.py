@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import check_delimiter
 from fastflow.files.read import Layout, Record, find_text_fields, list_names, text_fields
-from fastflow.files.read.encodings import parse_encoding
-from fastflow.files.read.inputs import Input
-from fastflow.files.read.skipped import write_list
+from fastflow.files.read.inputs import Input, parse_encoding
 from fastflow.files.read.sources import Sources
 from fastflow.files.read.texts import format_of, read_records, rows_so_far
+from fastflow.files.write.outputs import write_list
 
 from support.refusals import refuses
 

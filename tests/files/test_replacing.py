@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastflow.files.write.writers import WRITERS
+from fastflow.files.write.outputs import WRITERS
 
 from support.commands import assert_one_sentence, run
 from support.matrices import make_vectors

@@ -12,10 +12,9 @@ from click.testing import CliRunner
 from fastflow import Runtime
 from fastflow.cli import main
 from fastflow.errors import FastflowError
-from fastflow.files.reuse import cache
-from fastflow.files.reuse.cache import describe, wait_for_lock
-from fastflow.files.reuse.store import CHECK, KEY, check_of, decides, keys_of, pack_rows, unpack_rows
-from fastflow.files.reuse.vector_cache import Temporary
+from fastflow.files import cached_files as cache
+from fastflow.files.cached_files import describe, wait_for_lock
+from fastflow.files.vector_cache import CHECK, KEY, VectorCache, check_of, decides, keys_of, pack_rows, unpack_rows
 from fastflow.train.data.embeddings import embed_corpus
 from fastflow.train.data.encoder import open_encoder
 
@@ -44,7 +43,7 @@ def test_everything_that_decides_a_pooled_vector_is_in_the_key(runtime, model, b
         assert keys_of(["a"], one) != keys_of(["a"], one | {name: f"{value}."}), name
     others = [decides(Runtime(bert), None), decides(runtime, "so "), decides(Runtime(model, backend="reference"), None)]
     others.append(decides(Runtime(model, dtype="float64", backend="reference"), None))
-    monkeypatch.setattr("fastflow.files.reuse.store.__version__", "9")
+    monkeypatch.setattr("fastflow.files.vector_cache.__version__", "9")
     others.append(decides(runtime, None))
     assert len({keys_of(["a"], each)[0] for each in [one, *others]}) == 6
     assert keys_of(["so a"], others[-1]) != keys_of(["a"], others[1])
@@ -81,8 +80,11 @@ def test_a_check_binds_a_row_to_its_key():
     assert check != check_of(key, b"raw")
 
 
+PRIVATE = "(temporary file of --dedupe)"
+
+
 def test_rows_of_a_run_come_back_and_nothing_lies_in_the_folder(tmp_path):
-    store = Temporary(tmp_path, {}, 5)
+    store = VectorCache(tmp_path / PRIVATE, {}, 5, private=True)
     rows = {os.urandom(KEY): os.urandom(5) for _ in range(1000)}
     listed = list(rows)
     assert store.find(listed) == {}
@@ -96,8 +98,8 @@ def test_rows_of_a_run_come_back_and_nothing_lies_in_the_folder(tmp_path):
 
 def test_a_folder_that_cannot_hold_a_runs_rows_is_one_sentence(tmp_path):
     with pytest.raises(FastflowError, match=r"temporary file of --dedupe\) cannot be written: No such .*; make"):
-        Temporary(tmp_path / "absent", {}, 5)
-    store = Temporary(tmp_path, {}, 5)
+        VectorCache(tmp_path / "absent" / PRIVATE, {}, 5, private=True)
+    store = VectorCache(tmp_path / PRIVATE, {}, 5, private=True)
     store._db.execute("PRAGMA max_page_count = 1")  # as a disk without room
     with pytest.raises(FastflowError, match=r"temporary file of --dedupe\).*: the disk is full; free some space"):
         store.add({os.urandom(KEY): bytes(5) for _ in range(5000)})

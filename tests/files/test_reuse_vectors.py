@@ -18,12 +18,10 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.files import Run, Settings, Summary
+from fastflow.files import Run, Settings, Summary, vector_cache
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
-from fastflow.files.reuse import vector_cache
-from fastflow.files.reuse.store import KEY
-from fastflow.files.reuse.vector_cache import VectorCache, report
+from fastflow.files.vector_cache import KEY, VectorCache, report
 from fastflow.session import Session
 
 from support.commands import assert_one_sentence, run
@@ -170,7 +168,7 @@ def test_an_interrupted_add_leaves_nothing(path, monkeypatch):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fastflow.files.reuse.vector_cache import VectorCache
+from fastflow.files.vector_cache import VectorCache
 cache = VectorCache(Path(sys.argv[1]), {}, 5000)
 cache._db.execute("PRAGMA cache_size = 10")
 real = cache._db

@@ -19,9 +19,9 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.files import Settings, Summary, embed, transform, write_rows
+from fastflow.files import Settings, Summary, embed, write_rows
+from fastflow.files.embed import transform_file
 from fastflow.files.read import inputs
-from fastflow.files.transform import transform_file
 from fastflow.files.write import StandardOutput
 from fastflow.files.write.outputs import OutputFile
 from fastflow.progress import Progress
@@ -283,9 +283,9 @@ def test_an_interruption_after_the_file_got_its_name_says_that_it_is_whole(desk,
 
 KILLED = f"""
 import os, signal, sys
-import fastflow.files.embed, fastflow.files.transform
+import fastflow.files.embed, fastflow.files.embed
 from fastflow.files.write.partial import State
-fastflow.files.embed.WINDOW = fastflow.files.transform.ROWS = {SIZE}
+fastflow.files.embed.WINDOW = fastflow.files.embed.ROWS = {SIZE}
 save = State.save
 def save_and_die(state, rows, position):
     save(state, rows, position)
@@ -329,7 +329,7 @@ def test_transform_of_several_blocks_of_none_and_of_pooled_texts(
     x, target = make_vectors(5000, seed=2), tmp_path / "out.npy"
     np.save("x.npy", x)
     done = run("transform", "x.npy", "-m", vector_model, "-o", target)
-    assert (done.exit_code, done.stdout, len(x) > transform.ROWS) == (0, "", True)
+    assert (done.exit_code, done.stdout, len(x) > embed.ROWS) == (0, "", True)
     assert done.stderr.startswith("fastflow: model ")
     assert "fastflow: 5,000 vectors, " in done.stderr
     assert np.array_equal(np.load(target), runtime.transform(x))

@@ -15,15 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from fastflow import atomic
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.reuse import cache
-from fastflow.files.write import Block, StandardOutput, Terminal, json_lines, locks
-from fastflow.files.write.csv_output import CsvFile
-from fastflow.files.write.database import DatabaseFile
-from fastflow.files.write.outputs import JsonLinesFile, NpyFile
-from fastflow.files.write.parquet_output import ParquetOutput
+from fastflow.files import cached_files as cache
+from fastflow.files.database import DatabaseFile
+from fastflow.files.write import Block, StandardOutput, Terminal, json_lines
+from fastflow.files.write.outputs import WRITERS, CsvFile, JsonLinesFile, NpyFile, writer_for
+from fastflow.files.write.parquet import ParquetOutput
 from fastflow.files.write.partial import check_known, partial_path, state_path
-from fastflow.files.write.writers import WRITERS, writer_for
 
 from support.databases import read
 from support.outputs import block, vectors_of
@@ -199,7 +198,7 @@ def test_a_partial_that_is_a_link_is_not_followed(tmp_path):
 
 
 def test_a_file_that_is_replaced_before_it_is_locked_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
-    path, waited, lock = tmp_path / ("a" * 64 + ".partial"), [], locks.try_lock
+    path, waited, lock = tmp_path / ("a" * 64 + ".partial"), [], atomic.try_lock
 
     def lock_late(handle):
         if not (tmp_path / "first").exists():
@@ -208,7 +207,7 @@ def test_a_file_that_is_replaced_before_it_is_locked_is_not_taken_for_the_new_on
         return lock(handle)
 
     with monkeypatch.context() as patch:
-        patch.setattr(locks, "try_lock", lock_late)
+        patch.setattr(atomic, "try_lock", lock_late)
         with cache.wait_for_lock(path, lambda: None) as handle:
             assert os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
     with cache.wait_for_lock(path, lambda: None) as first:

@@ -15,13 +15,30 @@ import pytest
 
 from fastflow import Runtime, __version__
 from fastflow.errors import FastflowError
-from fastflow.files.parts import merging
-from fastflow.files.parts.manifest import manifest_path, read_manifest
-from fastflow.files.write import Block, parquet_output
-from fastflow.files.write.database import DatabaseFile, to_column
-from fastflow.files.write.database_schema import blocks, columns_of, fold_case, matrix, quote_name, reading, width_of
-from fastflow.files.write.json_columns import as_text, cast, join_schemas, look, mark_kinds, set_types
-from fastflow.files.write.parquet_output import ParquetOutput, write_groups
+from fastflow.files.database import (
+    DatabaseFile,
+    blocks,
+    columns_of,
+    fold_case,
+    matrix,
+    quote_name,
+    reading,
+    to_column,
+    width_of,
+)
+from fastflow.files.shards import merging
+from fastflow.files.shards.manifest import manifest_path, read_manifest
+from fastflow.files.write import Block, parquet
+from fastflow.files.write.parquet import (
+    ParquetOutput,
+    as_text,
+    cast,
+    join_schemas,
+    look,
+    mark_kinds,
+    set_types,
+    write_groups,
+)
 
 from support.commands import assert_one_sentence, run
 from support.databases import make, read
@@ -267,7 +284,7 @@ def test_a_run_writes_numbers_as_numbers(model, desk):
 @pytest.mark.parametrize("of", [2, 4, 50])
 def test_parts_are_text_and_joined_to_the_columns_of_one_run(model, desk, monkeypatch, of):
     monkeypatch.setattr(merging, "ROWS", 4)
-    monkeypatch.setattr(parquet_output, "GROUP", 16)
+    monkeypatch.setattr(parquet, "GROUP", 16)
     check_parts(".parquet", of, "embed", "in.jsonl", "-m", model, *OPTIONS)
     assert all(set(types_of(f"parts/{number}.parquet").values()) == {"string"} for number in range(1, of + 1))
     assert pq.read_table(f"parts/{of}.parquet")["year"][0].as_py().startswith("20")
@@ -296,7 +313,7 @@ def write(path, blocks):
 
 @pytest.mark.parametrize("sizes", [[100], [1] * 100, [10, 0, 33, 57], [16, 16, 68]])
 def test_row_groups_and_bytes_do_not_depend_on_the_blocks(tmp_path, monkeypatch, sizes):
-    monkeypatch.setattr(parquet_output, "GROUP", 16)
+    monkeypatch.setattr(parquet, "GROUP", 16)
     vectors, starts = vectors_of("float32", rows=100), np.cumsum([0, *sizes])
     blocks = [block(vectors[a:b], int(a), ids=True) for a, b in pairwise(starts)]
     file = write(tmp_path / "x.parquet", blocks)

@@ -19,7 +19,7 @@ from model.test_refusals_model import OF_TEXTS
 from model.test_refusals_tokenizer import with_one_more_word, with_template_beyond, with_token_beyond, without_unknown
 from safetensors.numpy import load_file, save_file
 
-from fastflow.files.parts.manifest import manifest_path
+from fastflow.files.shards.manifest import manifest_path
 from fastflow.model.hashing import file_hash
 
 from support.refusals import spoil

@@ -9,7 +9,7 @@ import harness  # noqa: F401 - the path of support
 import numpy as np
 
 from fastflow.files.write import Block
-from fastflow.files.write.writers import writer_for
+from fastflow.files.write.outputs import writer_for
 
 ROWS, DIM = 40, 8
 VECTORS = np.random.default_rng(0).normal(size=(ROWS, DIM)).astype(np.float32)

@@ -14,12 +14,11 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.write.database_schema import TABLE, read_only
+from fastflow.files.database import TABLE, read_only
 from fastflow.search import Index
-from fastflow.search import database as module
-from fastflow.search.database import Database, check_condition, refuse
+from fastflow.search import source as module
 from fastflow.search.index import MatrixSource
-from fastflow.search.source import Hit
+from fastflow.search.source import Database, Hit, check_condition, refuse
 from fastflow.stages.vectors import cosine
 
 from support.builders import make_model
@@ -270,7 +269,7 @@ def test_a_condition_without_end_hears_signals(path, number, code):
     joins = ", ".join(f"texts t{i}" for i in range(9))
     script = (
         "import sys, click\nfrom pathlib import Path\nfrom fastflow.console import Commands\n"
-        "from fastflow.search.database import Database\n"
+        "from fastflow.search.source import Database\n"
         "@click.group(cls=Commands)\ndef main(): pass\n"
         "@main.command()\ndef go():\n    source = Database(Path(sys.argv[2]))\n    print('ready', flush=True)\n"
         "    source.numbers(sys.argv[3])\nmain(['go'])\n"
@@ -320,7 +319,7 @@ def test_one_condition_and_its_refusal():
 
 
 def test_a_npy_and_the_texts_of_its_input(tmp_path, monkeypatch):
-    monkeypatch.setattr("fastflow.search.source.ROWS", 4)
+    monkeypatch.setattr("fastflow.search.source.NPY_ROWS", 4)
     path, texts = tmp_path / "x.npy", tmp_path / "x.txt"
     np.save(path, data(10))
     texts.write_text("".join(f"line {i}\n" for i in range(10)))

@@ -7,10 +7,24 @@ import pytest
 
 from fastflow.errors import UsageError
 from fastflow.kernels.search import reference
-from fastflow.search import Index, codes, held, scan
-from fastflow.search.codes import MANY, Bits, Bytes, dots, encode_bytes, far, find_largest, hammings, norms
-from fastflow.search.scan import PIECE, SIGNS, Best, exact
-from fastflow.stages.vectors import SIMILARITIES, cosine, quantise
+from fastflow.search import Index, scan
+from fastflow.search.scan import (
+    MANY,
+    PIECE,
+    SIGNS,
+    Best,
+    Bits,
+    Bytes,
+    dots,
+    encode_bytes,
+    exact,
+    far,
+    find_largest,
+    hammings,
+    norms,
+)
+from fastflow.stages.similarity import SIMILARITIES
+from fastflow.stages.vectors import cosine, quantise
 
 from support.databases import make
 from support.refusals import refuses
@@ -162,7 +176,7 @@ def test_numbers_that_end_the_range_and_no_extension(monkeypatch):
     few = np.array([[0, 0], [1, 0], [-1, 0]], np.float32)
     assert searched(np.array([[1.0, 0]]), few, 3, "cosine", 2) == [[(1, 1.0), (0, 0.0), (2, -1.0)]]
     assert [score for _, score in searched(np.zeros((1, 2)), few, 3, "cosine", 2)[0]] == [0, 0, 0]
-    monkeypatch.setattr(codes, "cpu", None)
+    monkeypatch.setattr(scan, "cpu", None)
     assert searched(BASE, KINDS["everything"], 20, "dot") == [brute(BASE[0], KINDS["everything"], 20, "dot")]
 
 
@@ -225,7 +239,7 @@ def test_integers_are_exact_with_and_without_a_compiler(monkeypatch):
     for _ in range(2):
         found = [dots(rows, rows[3]).tolist(), hammings(rows.view(np.uint8), rows[3].view(np.uint8)).tolist()]
         assert found == want
-        monkeypatch.setattr(codes, "cpu", None)
+        monkeypatch.setattr(scan, "cpu", None)
 
 
 X = data(400, dim=32, seed=5).astype(np.float32)
@@ -255,7 +269,7 @@ def path(tmp_path):
 @pytest.mark.parametrize("where", [*WHERE, "0"])
 @pytest.mark.parametrize("kind", FILES)
 def test_rows_in_memory_give_what_the_file_gives(tmp_path, monkeypatch, kind, where):
-    monkeypatch.setattr(held, "BLOCK", 64)
+    monkeypatch.setattr(scan, "BLOCK", 64)
     vectors, meta = FILES[kind]
     path = make(tmp_path / "x.db", vectors, meta, n=list(range(len(vectors))))
     with Index(path, threads=2) as read:
@@ -292,7 +306,9 @@ def test_refusals(path, monkeypatch):
     source = Index(path)._source
     refuses(lambda hold: Index(path, hold=hold), "all", "hold is vectors, int8 or None, not 'all'")
     said = "int8 codes cannot rank by euclidean: open …with hold='vectors'"
-    refuses(lambda how: held.Held(source, "int8", how, None), "euclidean", said)
+    refuses(lambda how: scan.MemoryIndex(source, "int8", how, None), "euclidean", said)
     for rows in (399, 401):
         monkeypatch.setattr(type(source), "count", lambda self, rows=rows: rows)
-        refuses(lambda how: held.Held(source, "vectors", how, None), "cosine", "x.db was changed while it was read")
+        refuses(
+            lambda how: scan.MemoryIndex(source, "vectors", how, None), "cosine", "x.db was changed while it was read"
+        )

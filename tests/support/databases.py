@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fastflow.files.database import DatabaseFile
 from fastflow.files.write import Block
-from fastflow.files.write.database import DatabaseFile
 
 DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
 

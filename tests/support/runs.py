@@ -17,9 +17,8 @@ import pytest
 from click.testing import Result
 
 from fastflow import Runtime
-from fastflow.files import embed, transform
-from fastflow.files.write.outputs import OutputFile
-from fastflow.files.write.writers import WRITERS, writer_for
+from fastflow.files import embed
+from fastflow.files.write.outputs import WRITERS, OutputFile, writer_for
 
 from support.builders import make_sentences
 from support.commands import run
@@ -121,7 +120,7 @@ class Desk:
 def desk_of(folder: Path, subject: Subject, model: Path, suffix: str, patch: pytest.MonkeyPatch) -> Desk:
     patch.chdir(folder)
     patch.setattr(embed, "WINDOW", SIZE)
-    patch.setattr(transform, "ROWS", SIZE)
+    patch.setattr(embed, "ROWS", SIZE)
     (folder / "out").mkdir()
     fields = [{"n": i if i > 4 else f"n{i}", "title": f"ü{i}"} for i in range(ROWS)]  # n is text in early rows alone
     lines = [json.dumps({"key": f"k{i}", "text": TEXTS[i], **more}) for i, more in enumerate(fields)]

@@ -16,7 +16,7 @@ from fastflow.backends.choose import cannot_run
 from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.reuse import cache as kept
+from fastflow.files import cached_files as kept
 from fastflow.model.manifest import fingerprint
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.verify import verify

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fastflow.backends.choose import cannot_run, open_backend
 from fastflow.cache_folder import cache_directory as cache_directory
 from fastflow.errors import FastflowError
-from fastflow.files.reuse.cache import bytes_for_people, describe, wait_for_lock
+from fastflow.files.cached_files import bytes_for_people, describe, wait_for_lock
 from fastflow.model.encoder import is_native, is_static
 from fastflow.stages.vectors import first_bad
 from fastflow.train.data.corpus import corpus_hash

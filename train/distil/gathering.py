@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastflow.atomic import open_locked
 from fastflow.console import add_note
 from fastflow.errors import FastflowError
-from fastflow.files.write.locks import open_locked
 from fastflow.progress import format_count
 from fastflow.train.data.corpus import add_text, key_of
 from fastflow.train.distil.bags import Bags

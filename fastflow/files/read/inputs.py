@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import gzip
 import os
 import select
 import stat
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.read import LONGEST, RowFault
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from fastflow.files.read.compressed import Readable
 
 PACKED = (".gz", ".zst")
 CHUNK = 1 << 16
@@ -150,8 +155,6 @@ class Input:
         """Yield the unpacked content as UTF-8."""
         handle = self._handle
         if encoding is not None:
-            from fastflow.files.read.encodings import Recoded
-
             handle = Recoded(handle, encoding)
         while chunk := handle.read1(CHUNK):
             if self.digest is not None:
@@ -175,7 +178,6 @@ class Input:
     def _unpack(self) -> Readable:
         if not self.path.endswith(PACKED):
             return self.file  # type: ignore[return-value]
-        from fastflow.files.read.compressed import unpack
 
         return unpack(self.path, self.file)
 
@@ -190,3 +192,196 @@ def _undecodable(error: UnicodeDecodeError, encoding: str | None) -> tuple[str, 
     other = "its" if encoding is None else "another"
     remedy = f"convert the file, name {other} --encoding, or use --errors replace"
     return fault, remedy, "--errors replace"
+
+
+MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
+CUT_SHORT = "the file is cut short; fetch it again"
+PIECE = 1024  # packed bytes at a time: zstd makes at most 32,768 bytes of one
+LARGEST_WINDOW = 1 << 27  # bytes that a zstd frame may look back, as in the zstd command
+
+
+class Readable(Protocol):
+    """A file with ``read1``, as io.BufferedIOBase has it."""
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Return the next bytes, b"" at the end."""
+
+
+def unpack(path: str, file: BinaryIO) -> Readable:
+    """Return ``file``, or a reader that unpacks it by the suffix of ``path``."""
+    if path.endswith(".gz"):
+        return Gzip(file)
+    return Zstd(path, file) if path.endswith(".zst") else file  # type: ignore[return-value]
+
+
+def _not_packed(suffix: str, file: BinaryIO) -> OSError:
+    head = file.read(max(map(len, MAGIC.values()))) if file.seekable() and file.seek(0) == 0 else MAGIC[suffix]
+    for other, magic in MAGIC.items():
+        if other != suffix and head.startswith(magic):
+            return OSError(f"it is packed as {other}, not as {suffix}; rename it to end in {other}")
+    if not head.startswith(MAGIC[suffix]):
+        return OSError(f"it is not packed as {suffix}; rename it without {suffix}")
+    return OSError(f"its {suffix} is damaged; fetch it again")
+
+
+class Gzip:
+    """Reader of the content of a .gz; raises OSError if it is not a .gz, cut short or damaged."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._unpacker = file, gzip.GzipFile(fileobj=file)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        try:
+            return self._unpacker.read1(size)
+        except EOFError:
+            raise OSError(CUT_SHORT) from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise _not_packed(".gz", self._file) from error
+
+
+class Zstd:
+    """Reader of the content of a .zst; raises as ``Gzip``.
+
+    ``zstandard.stream_reader`` raises no error for a file cut short.
+    """
+
+    def __init__(self, path: str, file: BinaryIO) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise missing_extra("zstd", "zstandard", f"{path}: reading .zst") from None
+        self._error, self._file = zstandard.ZstdError, file
+        self._unpacker = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)
+        self._frame: Any = None
+        self._rest = b""  # packed bytes, read and not unpacked
+        self._made = memoryview(b"")  # unpacked bytes, not returned yet
+
+    def read1(self, size: int = -1, /) -> bytes:
+        if not self._made:
+            self._made = memoryview(self._content())
+        given = self._made if size < 0 else self._made[:size]
+        self._made = self._made[len(given) :]
+        return bytes(given)
+
+    def _content(self) -> bytes:
+        while piece := self._rest or self._file.read(PIECE):
+            self._frame = self._frame or self._unpacker.decompressobj()
+            try:
+                content: bytes = self._frame.decompress(piece)
+            except self._error as error:
+                raise _not_packed(".zst", self._file) from error
+            self._rest = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+            if content:
+                return content
+        if self._frame is not None:
+            raise OSError(CUT_SHORT)
+        return b""
+
+
+MARK = "fastflow.mark"  # the codec error handler that writes BAD for unreadable bytes
+BAD = b"\xff"  # not a byte of UTF-8
+DOMAINS = ("idna", "punycode")  # codecs of domain names, which cannot decode a file in pieces
+
+
+def parse_encoding(given: str | None) -> str | None:
+    """Return Python's codec of ``--encoding``, None for UTF-8; raises a UsageError."""
+    if given is None:
+        return None
+    try:
+        "a".encode(given)  # raises LookupError for a codec that is not for text, such as base64
+        name = codecs.lookup(given).name
+    except (LookupError, ValueError):
+        name = ""
+    if not name or name in DOMAINS:
+        raise UsageError(f"--encoding {given}: Python knows no such encoding; name one such as cp1252 or utf-16")
+    return None if name == "utf-8" else name
+
+
+class Recoded:
+    """Reader that converts ``file`` to UTF-8, with BAD for bytes that are not of ``encoding``."""
+
+    def __init__(self, file: Readable, encoding: str) -> None:
+        self._file, self._decoder = file, codecs.getincrementaldecoder(encoding)(MARK)
+
+    def read1(self, size: int = -1) -> bytes:
+        while chunk := self._file.read1(size):
+            if text := self._decoder.decode(chunk):
+                return text.encode("utf-8", MARK)
+        return self._decoder.decode(b"", True).encode("utf-8", MARK)
+
+
+def _mark(error: UnicodeError) -> tuple[str | bytes, int]:
+    if isinstance(error, UnicodeDecodeError):
+        return "\udcff", error.end
+    if isinstance(error, UnicodeEncodeError):
+        return BAD * (error.end - error.start), error.end
+    raise error
+
+
+codecs.register_error(MARK, _mark)
+
+
+LIMIT = 256 << 20
+
+
+class Spooled(Input):
+    """The input of the pipe ``path``, read from its ``copy``."""
+
+    def __init__(self, path: str, copy: Path) -> None:
+        self._copy = copy
+        super().__init__(path)
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def _open(self, path: str) -> BinaryIO:
+        return self._copy.open("rb")
+
+    def _stat(self) -> None:
+        return None
+
+
+@contextlib.contextmanager
+def reread(path: str) -> Iterator[Callable[[], Input]]:
+    """Give a function that opens the input from its start.
+
+    Raises a FastflowError for a pipe of more than LIMIT bytes, or a file that changes meanwhile.
+    """
+    with contextlib.ExitStack() as stack:
+        with Input(path) as source:  # only once: a named pipe ends with its first reader
+            identity = None if path == "-" else source.identity
+            if identity is None:
+                folder = tempfile.TemporaryDirectory(prefix="fastflow-", ignore_cleanup_errors=True)
+                copy = Path(stack.enter_context(folder)) / "input"
+                _fill(source, copy)
+
+        def open_again() -> Input:
+            if identity is None:
+                return Spooled(path, copy)
+            again = Input(path)
+            if again.identity != identity:
+                with again:
+                    raise again.changed()
+            return again
+
+        yield open_again
+
+
+def _fill(source: Input, copy: Path) -> None:
+    size = 0
+    try:
+        with copy.open("wb") as out:
+            while chunk := source.file.read(CHUNK):
+                if (size := size + len(chunk)) > LIMIT:
+                    raise FastflowError(
+                        f"{source.path} has more than {LIMIT >> 20} MB, and --fit reads its texts twice: a pipe is "
+                        "kept in a temporary file up to that size; write it to a file and give that"
+                    )
+                out.write(chunk)
+    except OSError as error:
+        raise FastflowError(
+            f"{source.path} cannot be kept in {copy.parent} to be read twice: {error.strerror}; write it to a file "
+            "and give that"
+        ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastflow.console import check_stdout, describe_lost_stdout, say
@@ -47,6 +47,11 @@ def number_list(vector: NDArray[Any]) -> str:
     if vector.dtype.kind != "f":
         return str(vector.tolist())
     return f"[{', '.join(['%.9g' % v for v in vector.tolist()])}]"  # noqa: UP031 (twice as fast as format)
+
+
+def as_text(values: Iterable[Any]) -> list[str | None]:
+    """Return values as text: None and strings as they are, others as JSON."""
+    return [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in map(plain, values)]
 
 
 class StandardOutput:

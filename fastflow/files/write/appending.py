@@ -15,11 +15,20 @@ from typing import Any, NamedTuple
 
 from fastflow.console import add_note
 from fastflow.errors import FastflowError, UsageError
+from fastflow.files.database import (
+    FIXED,
+    KEY_INDEX,
+    PAGE,
+    RUN,
+    TABLE,
+    DatabaseFile,
+    check_appendable,
+    quote_name,
+    to_column,
+)
 from fastflow.files.read import Layout
 from fastflow.files.read.sources import Row, one_text
 from fastflow.files.write import Block
-from fastflow.files.write.database import FIXED, DatabaseFile, to_column
-from fastflow.files.write.database_schema import KEY_INDEX, PAGE, RUN, TABLE, check_appendable, quote_name
 from fastflow.files.write.partial import is_unfinished, run_path
 from fastflow.options import cut_windows
 from fastflow.values import short

@@ -1,4 +1,4 @@
-"""Write a .npy or .jsonl file, and the base of all outputs.
+"""Write a .npy, .jsonl or .csv file, the base of all outputs, and the choice of the class by the suffix.
 
 A file grows as NAME.partial next to the target and is renamed when whole, in constant memory.
 """
@@ -6,16 +6,22 @@ A file grows as NAME.partial next to the target and is renamed when whole, in co
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
+import json
 import os
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 from numpy.lib import format as npy
 
+from fastflow.atomic import replace_bytes
 from fastflow.console import add_note, say
+from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import Skipped
-from fastflow.files.write import FIELDS, Block, json_lines
+from fastflow.files.write import FIELDS, Block, as_text, json_lines, number_list
 from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path
 
 
@@ -109,8 +115,6 @@ class OutputFile:
     def list_skipped(self) -> None:
         """Write OUT.skipped, or remove the file of an earlier run."""
         if self.skipped.count or os.path.exists(f"{self.target}.skipped"):
-            from fastflow.files.read.skipped import write_list
-
             write_list(self.skipped, self.target)
 
     @contextlib.contextmanager
@@ -198,3 +202,97 @@ def growing(writer: OutputFile, state: State, resume: bool) -> Iterator[int]:
                 add_note(error, f"no rows of {writer.target} were finished; the same command begins again")
         raise
     state.forget()
+
+
+class CsvFile(OutputFile):
+    """Writes .csv: row, id, text, kept fields, ``embedding``; cells are text or JSON, null is empty."""
+
+    own = ("row", "text", "embedding")
+
+    def encode(self, block: Block) -> bytes:
+        columns = {"row": block.rows, **block.ids, "text": block.texts, **block.kept}
+        cells = [as_text(values) for values in columns.values()]
+        out = io.StringIO(newline="")
+        writer = csv.writer(out)
+        if self._handle.tell() == 0:
+            writer.writerow([*columns, "embedding"])
+        writer.writerows(zip(*cells, map(number_list, block.vectors), strict=True))
+        return out.getvalue().encode("utf-8")
+
+
+def read_head(handle: IO[bytes]) -> bytes:
+    """Read the header; its names may hold line ends."""
+    head = handle.readline()
+    while head.count(b'"') % 2:
+        head += handle.readline()
+    return head
+
+
+WRITERS = {  # suffix -> module, imported when needed, and class
+    ".npy": ("write.outputs", "NpyFile"),
+    ".jsonl": ("write.outputs", "JsonLinesFile"),
+    ".csv": ("write.outputs", "CsvFile"),
+    ".parquet": ("write.parquet", "ParquetOutput"),
+    ".db": ("database", "DatabaseFile"),
+}
+FORMER = (".npz", ".safetensors")  # suffixes that earlier versions wrote
+
+
+def check_former(path: Path) -> None:
+    """Raise a UsageError for a format that only earlier versions wrote."""
+    if path.suffix in FORMER:
+        raise UsageError(
+            f"{path}: fastflow no longer writes or joins {path.suffix}; use .npy for vectors only, or .parquet, .jsonl "
+            "or .db with ids and fields"
+        )
+
+
+def writer_for(target: Path) -> type[OutputFile]:
+    """Return the class that writes ``target``; raises a UsageError."""
+    check_former(target)
+    if target.suffix not in WRITERS:
+        raise UsageError(f"{target}: unknown suffix {target.suffix!r}; the output can be {', '.join(WRITERS)}")
+    module, name = WRITERS[target.suffix]
+    return cast("type[OutputFile]", getattr(import_module(f"fastflow.files.{module}"), name))
+
+
+def _path(target: Path) -> Path:
+    return target.with_name(target.name + ".skipped")
+
+
+def is_list(path: Path) -> bool:
+    """Judge by the first line whether fastflow wrote ``path``."""
+    try:
+        with path.open("rb") as handle:
+            return list(json.loads(handle.readline(1 << 20))) == ["row", "reason"]
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def check_list(target: Path) -> None:
+    """Raise a UsageError if the list would replace another file."""
+    path = _path(target)
+    if path.exists() and not is_list(path):
+        raise UsageError(f"{path} is no list of skipped rows, and would be replaced; rename it, or choose another -o")
+
+
+def write_list(skipped: Skipped, target: Path) -> None:
+    """Replace the list beside ``target``; remove it if no row was left out. Raises OSError."""
+    if skipped.lines is not None:
+        skipped.lines.seek(0)
+        replace_bytes(_path(target), skipped.lines)
+    elif is_list(_path(target)):
+        _path(target).unlink()
+
+
+def add_part(skipped: Skipped, part: Path, count: int) -> None:
+    """Add a part's list of ``count`` rows."""
+    path = _path(part)
+    try:
+        lines = path.read_bytes().splitlines() if count else []
+    except OSError as error:
+        raise FastflowError(f"{path} cannot be read: {error.strerror}; put it back, or make the part again") from error
+    if len(lines) != count:
+        raise FastflowError(f"{path} lists {len(lines):,} rows, and the manifest {count:,}; make the part again")
+    for line in lines:
+        skipped.append(line)

@@ -10,10 +10,9 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fastflow.atomic import replace_text
+from fastflow.atomic import open_locked, replace_text
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import RowFault
-from fastflow.files.write.locks import open_locked
 
 # of file systems that cannot lock; the last two differ on macOS
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)

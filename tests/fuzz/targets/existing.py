@@ -10,7 +10,7 @@ from harness import Choices, Finding, check_contract, scratch
 from fastflow import Runtime
 from fastflow.files import Run, Settings
 from fastflow.files.embed import embed_file
-from fastflow.files.write.writers import WRITERS
+from fastflow.files.write.outputs import WRITERS
 
 FOLDER, SUFFIXES = scratch(), tuple(WRITERS)
 RUNTIME = Runtime("static")

@@ -9,11 +9,9 @@ import outputs
 from harness import Choices, Finding, check_contract, scratch
 from mutators import manifest_path, spoil_parts
 
-from fastflow.files.parts.counting import Counted
-from fastflow.files.parts.manifest import manifest_of
-from fastflow.files.parts.merging import merge
-from fastflow.files.parts.status import Status
-from fastflow.files.write.writers import WRITERS
+from fastflow.files.shards.manifest import Counted, manifest_of
+from fastflow.files.shards.merging import Status, merge
+from fastflow.files.write.outputs import WRITERS
 
 MEMORY = 1 << 30
 FOLDER, SUFFIXES = scratch(), tuple(WRITERS)

@@ -20,10 +20,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from fastflow.atomic import replace_text
+from fastflow.atomic import is_locked, open_locked, replace_text, try_lock
 from fastflow.cache_folder import OWN, TRIAL
 from fastflow.errors import FastflowError
-from fastflow.files.write.locks import is_locked, open_locked, try_lock
 
 OURS = re.compile(r"[0-9a-f]{64}\.(npy|partial|int8)")
 MAGIC = b"\x93NUMPY"

@@ -1,8 +1,10 @@
-"""``--cache FILE.db``: pooled vectors in an SQLite file that runs may share.
+"""Pooled vectors by key in an SQLite file: of runs that share it (``--cache``), or of one run (``--dedupe``).
+
+A key is a 128-bit hash of all that decides the pooled vector. A row: 1 if the text was cut, the vector.
 
 runs      the settings that decide a vector, as JSON, and how many vectors they have
 keys      key of text and settings -> number of the vector
-vectors   number -> checksum and row (``store``)
+vectors   number -> checksum and row
 known     the number of the last vector when a run last finished
 ids       number -> key of id, text and settings, of rows that finished runs have written
 """
@@ -10,23 +12,32 @@ ids       number -> key of id, text and settings, of rows that finished runs hav
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fastflow.cache_folder import OWN
 from fastflow.errors import FastflowError
-from fastflow.files.reuse.cache import bytes_for_people
-from fastflow.files.reuse.store import CHECK, Store, check_of
+from fastflow.files.cached_files import bytes_for_people
 from fastflow.files.write.partial import cannot_write
+from fastflow.version import __version__
+
+if TYPE_CHECKING:
+    from fastflow.runtime import Runtime
 
 APPLICATION = 0x66665643  # "ffVC", in the header of the SQLite file
 VERSION = 1
 SQLITE = b"SQLite format 3\0"  # the first bytes of an SQLite file
 APPLICATION_AT = slice(68, 72)
+KEY = 16  # bytes
+CHECK = 8  # bytes of the checksum of a key and its row
 WAIT = 60.0  # seconds to wait for another process
 ASKED = 500
 HEADER = (f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}")
@@ -40,19 +51,24 @@ CREATE TABLE IF NOT EXISTS known (last INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS ids (number INTEGER PRIMARY KEY, key BLOB UNIQUE NOT NULL);
 CREATE TEMP TABLE noted (key BLOB PRIMARY KEY) WITHOUT ROWID;
 """
+CHANGES = "PRAGMA data_version"  # rises if another connection writes
 LAST = "SELECT coalesce(max(number), 0) FROM vectors"
 
 
-class VectorCache(Store):
+class VectorCache:
     """Store at ``path``, made if absent, of rows of ``size`` bytes, by the settings ``decided``.
 
-    Raises a FastflowError for a file that is not a cache, damaged or locked, or cannot be read and written.
+    ``since``: the number of the last row of a finished run; if ``by_id``, ``since`` and ``known`` are of the noted keys
+    of (id, text). ``private``: in an unnamed file in the folder of ``path``, which ends with the run. Raises a
+    FastflowError for a file that is not a cache, damaged or locked, or cannot be read and written.
     """
 
-    def __init__(self, path: Path, decided: Mapping[str, Any], size: int, by_id: bool = False) -> None:
-        self.path, self._size, self._settings = path, size, json.dumps(decided, sort_keys=True)
-        self._keys = "ids" if by_id else "keys"
-        self._db = self._connect(path)
+    def __init__(
+        self, path: Path, decided: Mapping[str, Any], size: int, by_id: bool = False, private: bool = False
+    ) -> None:
+        self.path, self.decided, self._size = path, decided, size
+        self._keys, self._searched = "ids" if by_id else "keys", None  # the state of the file at the last ``find``
+        self._db = _open_private(path) if private else _open(path, "rwc")
         try:
             with self._changing():
                 if not _version(self._db, path):
@@ -67,24 +83,26 @@ class VectorCache(Store):
             self._db.close()
             raise
 
-    def _connect(self, path: Path) -> Any:
-        return _open(path, "rwc")
-
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the rows of the ``keys`` that the store has."""
         with _plain(self.path):
+            self._searched = self._db.execute(CHANGES).fetchone()
             query = "SELECT key, data FROM keys LEFT JOIN vectors USING (number) WHERE key IN "
             return {key: self._check(key, data) for key, data in self._among(keys, query)}
 
     def known(self, keys: Sequence[bytes], since: int) -> set[bytes]:
+        """Return the ``keys`` of rows with numbers up to ``since``."""
         with _plain(self.path):
             found = self._among(keys, f"SELECT key, number FROM {self._keys} WHERE key IN ")  # noqa: S608 (a fixed name)
             return {key for key, number in found if number <= since}
 
     def note(self, keys: Sequence[bytes]) -> None:
+        """Take ``keys`` of (id, text), known once the run has finished."""
         with _plain(self.path):
             self._db.executemany("INSERT OR IGNORE INTO noted VALUES (?)", ((key,) for key in keys))
 
     def finish(self) -> None:
+        """Note that a run wrote all of its rows."""
         with self._changing():
             self._db.execute(f"UPDATE known SET last = ({LAST})")  # noqa: S608 (a fixed query)
             self._db.execute("INSERT OR IGNORE INTO ids (key) SELECT key FROM noted")
@@ -102,11 +120,14 @@ class VectorCache(Store):
         return row
 
     def add(self, rows: Mapping[bytes, bytes]) -> None:
+        """Store ``rows`` by keys that ``find`` did not find."""
         if not rows:
             return
         with self._changing():
-            # another run may have stored some meanwhile
-            there = {key for (key,) in self._among(list(rows), "SELECT key FROM keys WHERE key IN ")}
+            there = set()
+            if self._searched != self._db.execute(CHANGES).fetchone():  # another run may have stored some meanwhile
+                there = {key for (key,) in self._among(list(rows), "SELECT key FROM keys WHERE key IN ")}
+            self._searched = None
             new = sorted(rows.keys() - there)
             (last,) = self._db.execute(LAST).fetchone()
             numbered = list(enumerate(new, last + 1))
@@ -114,8 +135,9 @@ class VectorCache(Store):
                 "INSERT INTO vectors VALUES (?, ?)", ((n, check_of(key, rows[key]) + rows[key]) for n, key in numbered)
             )
             self._db.executemany("INSERT INTO keys VALUES (?, ?)", ((key, n) for n, key in numbered))
-            self._db.execute("INSERT OR IGNORE INTO runs (settings, vectors) VALUES (?, 0)", [self._settings])
-            self._db.execute("UPDATE runs SET vectors = vectors + ? WHERE settings = ?", [len(new), self._settings])
+            settings = json.dumps(self.decided, sort_keys=True)
+            self._db.execute("INSERT OR IGNORE INTO runs (settings, vectors) VALUES (?, 0)", [settings])
+            self._db.execute("UPDATE runs SET vectors = vectors + ? WHERE settings = ?", [len(new), settings])
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -131,31 +153,6 @@ class VectorCache(Store):
         with _plain(self.path):
             (vectors,) = self._db.execute("SELECT coalesce(sum(vectors), 0) FROM runs").fetchone()
             return f"{self.path} holds {vectors:,} vectors, {bytes_for_people(self.path.stat().st_size)}"
-
-
-class Temporary(VectorCache):
-    """Store of one run's vectors (--dedupe), in an unnamed file in ``folder``."""
-
-    def __init__(self, folder: Path | None, decided: Mapping[str, Any], size: int) -> None:
-        folder = folder or Path(tempfile.gettempdir())
-        super().__init__(folder / "(temporary file of --dedupe)", decided, size)
-        self.since = None
-
-    def _connect(self, path: Path) -> Any:
-        try:
-            with tempfile.NamedTemporaryFile(prefix="fastflow-", dir=path.parent) as file:  # empty while it has a name
-                db = _open(Path(file.name), "rw")
-        except OSError as error:
-            raise cannot_write(path, error) from error
-        for pragma in ("journal_mode = off", "synchronous = off"):
-            db.execute(f"PRAGMA {pragma}")
-        return db
-
-    def finish(self) -> None:
-        """Keep nothing: the file ends with the run."""
-
-    def describe(self) -> str:
-        return ""
 
 
 def report(path: Path) -> list[str]:
@@ -223,6 +220,17 @@ def _open(path: Path, mode: str) -> Any:
         return sqlite3.connect(uri, timeout=WAIT, isolation_level=None, uri=True)
 
 
+def _open_private(path: Path) -> Any:
+    try:
+        with tempfile.NamedTemporaryFile(prefix="fastflow-", dir=path.parent) as file:  # empty while it has a name
+            db = _open(Path(file.name), "rw")
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    for pragma in ("journal_mode = off", "synchronous = off"):
+        db.execute(f"PRAGMA {pragma}")
+    return db
+
+
 def _version(db: Any, path: Path) -> int:
     (application,), (version,), (tables,) = (
         db.execute(f"{query}").fetchone()
@@ -259,3 +267,41 @@ def _plain(path: Path) -> Iterator[None]:
         if (reason := reasons.get(str(error))) is None:
             raise describe_damage(path) from error
         raise FastflowError(f"{path}, the cache: {reason}, or name another file") from error
+
+
+def decides(runtime: Runtime, prompt: str | None) -> dict[str, Any]:
+    """Return the settings that decide a text's pooled vector."""
+    info = runtime.info()
+    return {
+        "fastflow": __version__,
+        "fingerprint": runtime.fingerprint,
+        "backend": runtime.backend,
+        "dtype": info["dtype"],
+        "arithmetic": runtime.session.calibrator.arithmetic,
+        "max_length": info["max_length"],
+        "prompt": runtime.session.model.prompts.resolve(prompt),
+    }
+
+
+def keys_of(texts: Iterable[str], decided: Mapping[str, Any]) -> list[bytes]:
+    """Return the key of each text."""
+    run = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).digest()
+    return [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY, key=run).digest() for text in texts]
+
+
+def pack_rows(pooled: NDArray[Any], cut: Iterable[int]) -> list[bytes]:
+    """Return a row of bytes for each vector of (B, D); ``cut``: numbers of cut texts."""
+    numbers = set(cut)
+    return [bytes([at in numbers]) + vector.tobytes() for at, vector in enumerate(np.ascontiguousarray(pooled))]
+
+
+def unpack_rows(rows: Sequence[bytes], dim: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
+    """Return the pooled vectors (B, D) in ``rows``, and the number of cut texts."""
+    data = bytearray().join(memoryview(row)[1:] for row in rows)  # writable, for torch warns of read-only arrays
+    pooled = np.frombuffer(data, dtype).reshape(len(rows), dim)
+    return pooled, sum(row[0] for row in rows)
+
+
+def check_of(key: bytes, row: bytes) -> bytes:
+    """Return the checksum, of CHECK bytes, of a key and its row."""
+    return hashlib.blake2b(row, digest_size=CHECK, key=key).digest()

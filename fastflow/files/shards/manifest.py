@@ -5,22 +5,26 @@ It is written before the first row, and again with the part's hash after the las
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.parts.counting import Counted, span
-from fastflow.files.parts.fields import find_wrong_field
+from fastflow.files.read import Layout
+from fastflow.files.read.inputs import Input
+from fastflow.files.read.parquet import footer, row_count
+from fastflow.files.read.sources import Sources
+from fastflow.files.read.texts import format_of, rows_so_far
+from fastflow.files.write.outputs import check_former
 from fastflow.files.write.partial import STRICT, cannot_write, flatten_options, is_unfinished
-from fastflow.files.write.writers import check_former
 from fastflow.model.hashing import file_hash
-from fastflow.values import read_object, short
+from fastflow.values import is_whole, read_object, short
 
 VERSION = 1
 ENDING = ".shard.json"
@@ -179,7 +183,7 @@ def is_done(part: Path, manifest: Manifest) -> bool:
         raise FastflowError(
             f"{part} and this run are of {difference}; choose another -o, or leave out --resume to make it again"
         )
-    return is_whole(part.parent, before)
+    return is_present(part.parent, before)
 
 
 def check_beside(part: Path, manifest: Manifest) -> None:
@@ -192,7 +196,7 @@ def check_beside(part: Path, manifest: Manifest) -> None:
             )
 
 
-def is_whole(folder: Path, manifest: Manifest) -> bool:
+def is_present(folder: Path, manifest: Manifest) -> bool:
     """Whether the part has the size in its manifest."""
     part = folder / manifest.part
     return manifest.sha256 is not None and part.is_file() and part.stat().st_size == manifest.bytes
@@ -207,3 +211,118 @@ def check_bytes(folder: Path, found: Iterable[Manifest], count: Callable[[int], 
                 f"{part} is not as it was made: its sha256 is another; remove it, then fastflow status {folder} shows "
                 "the command that makes it again"
             )
+
+
+class Counted(NamedTuple):
+    """Numbers of rows and bytes of an input, and the sha256 of its unpacked content or Parquet footer."""
+
+    rows: int
+    size: int
+    sha256: str
+
+
+def count_rows(source: Input, layout: Layout) -> Counted:
+    """Count the rows; raises a UsageError for a pipe, a FastflowError for a damaged line."""
+    if source.identity is None:
+        raise not_countable(source.path)
+    size = source.identity[0]
+    if format_of(source.path, layout.format) == "parquet":
+        return Counted(row_count(source), size, hashlib.sha256(footer(source)).hexdigest())
+    source.digest = hashlib.sha256()
+    return Counted(max(rows_so_far(source, layout), default=0), size, source.digest.hexdigest())
+
+
+def not_countable(path: str) -> UsageError:
+    """Return the error for a pipe with --shard."""
+    what = "standard input" if path == "-" else f"{path}, which is not a file,"
+    return UsageError(f"--shard counts the rows before it takes its part, and cannot read {what} twice; give a file")
+
+
+class Split(NamedTuple):
+    """The counted inputs, and the row numbers of one shard: ``start`` to ``stop`` - 1."""
+
+    inputs: list[Counted]
+    start: int
+    stop: int
+
+    @property
+    def counts(self) -> list[int]:
+        return [each.rows for each in self.inputs]
+
+
+def split_rows(sources: Sources, layout: Layout, shard: tuple[int, int]) -> Split:
+    """Count the inputs and find the rows of ``shard``; raises as ``count_rows``."""
+    found = [count_rows(sources.open(at), layout) for at in range(len(sources.paths))]
+    return Split(found, *span(sum(each.rows for each in found), shard))
+
+
+def span(rows: int, shard: tuple[int, int]) -> tuple[int, int]:
+    """Return shard I of N as (first row, row after its last); shards differ by at most one row."""
+    number, of = shard
+    return rows * (number - 1) // of, rows * number // of
+
+
+MOST_ROWS = 2**62
+MOST_PARTS = 1_000_000
+
+
+def find_wrong_field(found: dict[str, Any]) -> str | None:
+    """Describe the first wrong field of the manifest ``found``, or None."""
+    for name, fits in _FIELDS.items():
+        if name not in found:
+            return f"{name}: missing"
+        if not fits(found[name]):
+            return f"{name}: {short(found[name])}"
+    if extra := sorted(found.keys() - _FIELDS.keys()):
+        return f"{short(extra[0])}, which no manifest has"
+    number, of = found["shard"]
+    if not 1 <= number <= of or tuple(found["rows"]) != span(found["total"], (number, of)):
+        return f"rows: {short(found['rows'])} of {found['total']} are not those of part {number} of {of}"
+    if found["total"] != sum(each["rows"] for each in found["inputs"]):
+        return f"total: {found['total']} rows are not those of the inputs"
+    if found["skipped"] > found["rows"][1] - found["rows"][0]:
+        return f"skipped: {found['skipped']} rows are more than the part has"
+    if (found["bytes"] is None) != (found["sha256"] is None):
+        return "sha256: a part that is whole has bytes and sha256"
+    return None
+
+
+def _counts(value: Any, most: int = MOST_ROWS) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(is_whole(each, 0, most) for each in value)
+
+
+def _is_input(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and set(value) == {"name", *Counted._fields}
+        and isinstance(value["name"], str)
+        and is_whole(value["rows"], 0, MOST_ROWS)
+        and is_whole(value["size"], 0, MOST_ROWS)
+        and _is_hash(value["sha256"])
+    )
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+def _is_run(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    options = value.get("options", {})
+    plain = all(isinstance(each, str | int | float | None) for name, each in value.items() if name != "options")
+    return plain and isinstance(options, dict) and isinstance(options.get("layout", {}), dict)
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "part": lambda v: isinstance(v, str) and v not in ("", "..") and Path(v).name == v and len(v) < 256,
+    "shard": lambda v: _counts(v, MOST_PARTS),
+    "rows": _counts,
+    "total": lambda v: is_whole(v, 0, MOST_ROWS),
+    "inputs": lambda v: isinstance(v, list) and bool(v) and all(map(_is_input, v)),
+    "run": _is_run,
+    "arguments": lambda v: isinstance(v, list) and all(isinstance(each, str) for each in v),
+    "bytes": lambda v: v is None or is_whole(v, 0, MOST_ROWS),
+    "sha256": lambda v: v is None or _is_hash(v),
+    "skipped": lambda v: is_whole(v, 0, MOST_ROWS),
+}

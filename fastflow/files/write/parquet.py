@@ -1,21 +1,28 @@
 """Write embeddings to Parquet: append rows to NAME.partial as an Arrow stream, and copy them to row groups at the end.
 
-Unlike Parquet, a stream can be continued. While it is copied, the rows are on the disk twice.
+Unlike Parquet, a stream can be continued. While it is copied, the rows are on the disk twice. Columns of JSON values
+are text during the run, and typed at the end, when all values are known. The columns of a shard stay text, with their
+kinds (int, text ...) in the schema, so that joined shards equal one run.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastflow.files.read import plain
 from fastflow.files.read.parquet import arrow
-from fastflow.files.write import Block, json_columns
+from fastflow.files.write import Block, as_text
 from fastflow.files.write.outputs import OutputFile
 
 GROUP = 16_384
+KEY = b"fastflow_kinds"  # of a column's kinds in the schema's metadata
+LARGEST = 2**63 - 1
+EXACT = 2**53  # float64 has every whole number up to this
+Kinds = dict[str, set[str]]
 
 
 class ParquetOutput(OutputFile):
@@ -31,7 +38,7 @@ class ParquetOutput(OutputFile):
         self._arrow, _ = arrow(f"{target}: writing Parquet")
         super().__init__(target, meta)
         self._schema: Any = None
-        self._kinds: json_columns.Kinds = {}
+        self._kinds: Kinds = {}
 
     @classmethod
     def check_extra(cls, target: Path) -> None:
@@ -40,7 +47,7 @@ class ParquetOutput(OutputFile):
     def note(self, block: Block) -> None:
         for name, values in block.columns().items():
             if name not in self.types:
-                json_columns.look(self._kinds, name, values)
+                look(self._kinds, name, values)
 
     def encode(self, block: Block) -> bytes:
         first = self._handle.tell() == 0
@@ -53,8 +60,8 @@ class ParquetOutput(OutputFile):
         self.sync()
         self._handle.seek(0)
         with self._arrow.ipc.open_stream(self._arrow.PythonFile(self._handle, "r")) as stream:
-            schema = (json_columns.mark_kinds if self.of_shard else json_columns.set_types)(stream.schema, self._kinds)
-            self.put(schema, (json_columns.cast(batch, schema) for batch in stream))
+            schema = (mark_kinds if self.of_shard else set_types)(stream.schema, self._kinds)
+            self.put(schema, (cast(batch, schema) for batch in stream))
 
     def put(self, schema: Any, batches: Iterable[Any]) -> None:
         with self.apart() as path:
@@ -78,7 +85,7 @@ class ParquetOutput(OutputFile):
 
     def _array(self, values: Sequence[Any], kind: Any) -> Any:
         if kind == self._arrow.string():
-            values = json_columns.as_text(values)
+            values = as_text(values)
         return self._arrow.array(values, type=kind)
 
 
@@ -109,3 +116,60 @@ def write_groups(path: Path, schema: Any, batches: Iterable[Any]) -> None:
                 write()
         out.flush()
         os.fsync(out.fileno())
+
+
+def look(kinds: Kinds, name: str, values: Iterable[Any]) -> None:
+    """Add the kinds of ``values`` to the column ``name`` in ``kinds``."""
+    kinds.setdefault(name, set()).update(kind for kind in map(_kind, values) if kind)
+
+
+def set_types(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
+    """Return ``schema`` with a type for each column of ``kinds`` that holds its values."""
+    pa, _ = arrow("writing Parquet")
+    fields = [pa.field(f.name, _type(kinds[f.name])) if f.name in kinds else f for f in schema]
+    return pa.schema(fields, schema.metadata)
+
+
+def mark_kinds(schema: Any, kinds: Mapping[str, set[str]]) -> Any:
+    """Return ``schema`` with the kinds of each column in its metadata."""
+    pa, _ = arrow("writing Parquet")
+    fields = [f.with_metadata({KEY: " ".join(sorted(kinds[f.name]))}) if f.name in kinds else f for f in schema]
+    return pa.schema(fields, schema.metadata)
+
+
+def join_schemas(schemas: Sequence[Any]) -> Any | None:
+    """Return the schema of one run from its parts' schemas; None if these do not fit."""
+    kinds: Kinds = {}
+    for schema in schemas:
+        for field in schema:
+            if KEY in (field.metadata or {}):
+                kinds.setdefault(field.name, set()).update(field.metadata[KEY].decode().split())
+    found = [set_types(schema, kinds) for schema in schemas]
+    # a column with kinds in one part must have them in all
+    marks = [[field.name for field in schema if KEY in (field.metadata or {})] for schema in schemas]
+    same = all(each.equals(found[0], check_metadata=True) for each in found)
+    return found[0] if same and all(each == marks[0] for each in marks) else None
+
+
+def cast(batch: Any, schema: Any) -> Any:
+    """Cast the columns of a batch to ``schema``."""
+    pa, _ = arrow("writing Parquet")
+    return pa.record_batch(batch.columns, schema=schema)
+
+
+def _kind(value: Any) -> str:
+    value = plain(value)
+    if value is None:
+        return ""
+    if type(value) is int:
+        return "int" if abs(value) <= EXACT else "long" if -LARGEST - 1 <= value <= LARGEST else "other"
+    return {bool: "bool", float: "float", str: "text"}.get(type(value), "other")
+
+
+def _type(kinds: set[str]) -> Any:
+    pa, _ = arrow("writing Parquet")
+    if kinds and kinds <= {"int", "long"}:
+        return pa.int64()
+    if kinds and kinds <= {"int", "float"}:
+        return pa.float64()
+    return pa.bool_() if kinds == {"bool"} else pa.string()

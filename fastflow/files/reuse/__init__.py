@@ -1,1 +1,0 @@
-"""Reuse of computed vectors: of repeated texts, of earlier runs (--cache), and in training."""
