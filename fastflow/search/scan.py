@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.search import reference
 from fastflow.search.source import Rows, Source
-from fastflow.stages.similarity import SIMILARITIES
+from fastflow.stages.vectors import SIMILARITIES
 from fastflow.values import short
 
 try:

@@ -9,7 +9,7 @@ import pytest
 
 from fastflow.kernels import _cpu
 from fastflow.kernels import tokens as compiled
-from fastflow.kernels.encoder import PLAIN, Pooling, Unit
+from fastflow.kernels.encoder import PLAIN, PoolingSpec, Unit
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Products
@@ -21,7 +21,7 @@ from fastflow.kernels.search import cpu, reference
 from fastflow.kernels.stored import record
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table, pool
-from fastflow.kernels.tokens import MOST_ADDED, Rules, Step, Token, UnigramRules, Vocabulary
+from fastflow.kernels.tokens import MOST_ADDED, NormalizerStep, Token, UnigramRules, Vocabulary, WordPieceRules
 from fastflow.plan import fold
 
 from support import definitions
@@ -31,7 +31,7 @@ from support.packed import random_encoder, random_modernbert, random_mpnet, toke
 
 TWO = np.zeros((2, 48), np.float32)
 PIECES = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "##a": 4, "中": 5}
-BERT = Rules(True, True, True, True, False, "[UNK]", 100, tuple(list(PIECES.items())[:4]), (2,), (3,))
+BERT = WordPieceRules(True, True, True, True, False, "[UNK]", 100, tuple(list(PIECES.items())[:4]), (2,), (3,))
 ODD_WORDS = ["", "A", "a b", "a-b", "a_b", "é", "中", "가", "\u302e", "€", "i̇", "w" * 101]
 ODD_NUMBERS = ["01", "065", "-1", "1.0", "1e3", "2147483648", "99999999999", '"1"', ""]
 ODD_PIECES = ["x" * 256, "a\n", r"\x", r"\u12", r"\u12g4", r"\ud800", r"\udc00", r"\ud800\u0041"]
@@ -87,7 +87,7 @@ def run_table(at, kind, ids, offsets):
 def write_program(at, form, mode, without="-", **settings):
     weights, shape = random_encoder(5, 2, 64, 4, 97)
     made = {name: array for name, array in weights.items() if not name.startswith(without)}, shape._replace(**settings)
-    assemble(*made, Pooling(mode, (2,)), Products(32, form, _cpu.FLOAT, PLAIN))
+    assemble(*made, PoolingSpec(mode, (2,)), Products(32, form, _cpu.FLOAT, PLAIN))
 
 
 def with_weight(value):
@@ -155,7 +155,7 @@ ROWS = [
         ({"added": (Token("", 3),)}, "'' is no word of ASCII"),
         ({"added": (Token("a", 3),) * 257}, "257 tokens are added"),
         ({"after": (-1,)}, "31 bits"),
-        ({"steps": (Step(_cpu.LOWERED),), "added": (Token("<A>", 0, later=True), Token("<a>", 1, later=True))},
+        ({"steps": (LOWERED,), "added": (Token("<A>", 0, later=True), Token("<a>", 1, later=True))},
          "the same once normalized"),
     ),
     *refuse(
@@ -242,7 +242,7 @@ ROWS = [
     *refuse(ValueError, lambda at: CpuFlow(IDENTITY, threads=0), ("threads must be at least 1, not 0",)),
     *refuse(ValueError, lambda at: record(_cpu.OP, {"width": 1}), ("width",)),
     *refuse(
-        ValueError, lambda at, mode, layers, rest: CpuEncoder(*MADE, Pooling(mode, layers, **rest)),
+        ValueError, lambda at, mode, layers, rest: CpuEncoder(*MADE, PoolingSpec(mode, layers, **rest)),
         ("median", (3,), {}, "pooling 'median' is not known; known are mean, "),
         ("mean+pooler", (3,), {}, "pooling 'pooler' is not known"),
         ("max", (1, 3), {}, "pooling 'max' is of one layer, not of several"),

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.kernels import tokens as compiled
-from fastflow.kernels.tokens import Rules, Vocabulary
+from fastflow.kernels.tokens import Vocabulary, WordPieceRules
 
 from support import definitions as reference
 from support.places import TESTS

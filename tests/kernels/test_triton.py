@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fastflow.kernels.encoder.triton_configurations import ATTENTION, WIDEST, attention, power_of_two, row_constants
+from fastflow.kernels.encoder.triton import ATTENTION, WIDEST, attention, power_of_two, row_constants
 from fastflow.kernels.flow import stack
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton import CONFIGURATIONS, choose

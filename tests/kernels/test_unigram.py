@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from fastflow.kernels import _cpu
-from fastflow.kernels.tokens import Step, Unigram, UnigramRules, Vocabulary
-from fastflow.model.tokenizer.unigram import read_rules
+from fastflow.kernels.tokens import NormalizerStep, Unigram, UnigramRules, Vocabulary
+from fastflow.model.tokenizer.native import read_unigram
 
 from support import definitions as reference
 from support.charsmaps import charsmap

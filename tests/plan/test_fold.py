@@ -10,7 +10,7 @@ from fastflow import Runtime
 from fastflow.kernels.flow import UNTOUCHED, execute, stack
 from fastflow.model.artifact import load_model
 from fastflow.plan import fold
-from fastflow.plan.linear import hull, magnitude, products
+from fastflow.plan.builder import hull, magnitude, products
 from fastflow.stages.calibration import apply
 
 from support import stages as make

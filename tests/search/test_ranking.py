@@ -23,8 +23,7 @@ from fastflow.search.scan import (
     hammings,
     norms,
 )
-from fastflow.stages.similarity import SIMILARITIES
-from fastflow.stages.vectors import cosine, quantise
+from fastflow.stages.vectors import SIMILARITIES, cosine, quantise
 
 from support.databases import make
 from support.refusals import refuses
