@@ -29,6 +29,7 @@ from support import stages as make
 from support.laws import check_refusal, every, refuse
 from support.packed import random_encoder, random_modernbert, random_mpnet, token_weights
 
+LOWERED = NormalizerStep(_cpu.LOWERED)
 TWO = np.zeros((2, 48), np.float32)
 PIECES = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "##a": 4, "中": 5}
 BERT = WordPieceRules(True, True, True, True, False, "[UNK]", 100, tuple(list(PIECES.items())[:4]), (2,), (3,))
