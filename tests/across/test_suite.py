@@ -6,11 +6,14 @@ import sys
 from fnmatch import fnmatch
 from types import SimpleNamespace
 
+import absent
 import gate
 import hypothesis
 import pytest
 from gate import GROUPS, WHOLE
 from test_mirror import MODULES, folder_of
+
+from fastflow.errors import FastflowError
 
 from support.places import ROOT, TESTS
 from support.processes import run_limited
@@ -114,6 +117,14 @@ def test_it_is_an_option_and_slow_tests_are_left_out(pytestconfig):
     assert pytestconfig.getoption("--cases") >= 0
     assert "not slow" in " ".join(pytestconfig.getini("addopts"))
     assert len(read_commit()) >= 5
+
+
+def test_only_a_library_of_an_extra_that_is_not_installed_skips_a_test(monkeypatch):
+    monkeypatch.setattr(absent, "find_spec", lambda name: None if name == "torch" else object())
+    errors = [ModuleNotFoundError("", name="torch.nn"), FastflowError("fit needs torch, which is not installed: run x")]
+    assert [absent.find_absent(error) for error in errors] == ["torch", "torch"]
+    others = [ModuleNotFoundError("", name="numpyy"), ModuleNotFoundError("", name="pyarrow"), AssertionError("torch")]
+    assert [absent.find_absent(error) for error in others] == [None] * 3
 
 
 def test_no_test_gives_a_process_a_limit_of_the_clock():

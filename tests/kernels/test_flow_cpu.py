@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +85,8 @@ def test_the_papers_flow(float_isa, dim, coupling):
 
 
 def test_the_callers_floating_point_mode_changes_no_bit_and_is_kept(float_isa):
+    import torch
+
     rng = np.random.default_rng(3)
     identity = cpu.CpuFlow(fold([], 48), threads=1, isa=float_isa)
     x = vectors(rng, 20, 48)

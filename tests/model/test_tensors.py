@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
 from fastflow.errors import FastflowError
 from fastflow.kernels.stored import BFLOAT16
@@ -37,6 +35,9 @@ def changed(name: str, **fields: object) -> dict[str, object]:
 
 
 def test_every_dtype_is_read_as_it_was_written(tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
     kinds = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
     tensors = {str(kind): (torch.arange(12).reshape(3, 4) * 7).to(kind) for kind in kinds}
     tensors |= {"scalar": torch.tensor(2.5), "empty": torch.empty(0, 3)}

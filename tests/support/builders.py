@@ -7,9 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 WORDS = re.findall(
@@ -119,6 +117,9 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def make_encoder(directory: Path, family: str = "bert", seed: int = 0, **settings: Any) -> Path:
     """Save an encoder of ``family`` with its tokenizer, every parameter random; ``settings``: of its configuration."""
+    import torch
+    import transformers
+
     kind, own = (FAMILIES | OTHERS)[family]
     tokenizer = TOKENIZERS.get(kind, wordpiece)()
     config = _config(kind, tokenizer.get_vocab_size(), {**own, **settings})
@@ -152,6 +153,9 @@ def make_tuned(directory: Path, encoder: Path) -> Path:
 
     The last LayerNorm's bias takes the mean of the probe out of them, which random weights leave in a cone.
     """
+    import torch
+    import transformers
+
     from fastflow.train.choice.tuned import read_probe
     from fastflow.train.data.embeddings import Embedder
     from fastflow.train.data.encoder import open_encoder
@@ -172,7 +176,9 @@ def _config(kind: str, vocabulary: int, settings: dict[str, Any]) -> Any:
         shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
     pad = 1 if kind in TOKENIZERS else 0
     shape |= {"vocab_size": vocabulary, "max_position_embeddings": POSITIONS, "pad_token_id": pad}
-    return transformers.AutoConfig.for_model(kind, **{**shape, **settings})
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(kind, **{**shape, **settings})
 
 
 def fitted(method: str, pooled: Any) -> list[Any]:
