@@ -345,11 +345,11 @@ class DatabaseFile(OutputFile):
         db.executemany(f"INSERT INTO {RUN} VALUES (?, ?)", self.describe_run().items())  # noqa: S608 (a fixed name)
 
     def _records(self) -> Iterator[tuple[list[str], Iterable[Sequence[Any]]]]:
-        self._handle.seek(0)
-        while head := self._handle.read(HEAD.size):
+        self.handle.seek(0)
+        while head := self.handle.read(HEAD.size):
             text, size = HEAD.unpack(head)
-            columns = json.loads(self._handle.read(text))
-            vectors, width = self._handle.read(size), size // max(1, len(columns["row"]))
+            columns = json.loads(self.handle.read(text))
+            vectors, width = self.handle.read(size), size // max(1, len(columns["row"]))
             columns["vector"] = [vectors[at : at + width] for at in range(0, size, width)] if size else []
             yield list(columns), zip(*columns.values(), strict=True)
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from fastflow import Runtime
+from fastflow.cache_folder import OWN
 from fastflow.cli import main
 from fastflow.errors import FastflowError
 from fastflow.files import cached_files as cache
-from fastflow.files.cached_files import describe, wait_for_lock
+from fastflow.files.cached_files import describe
 from fastflow.files.vector_cache import CHECK, KEY, VectorCache, check_of, decides, keys_of, pack_rows, unpack_rows
+from fastflow.files.write.partial import open_partial
 from fastflow.train.data.embeddings import embed_corpus
 from fastflow.train.data.encoder import open_encoder
 
@@ -157,7 +160,7 @@ def test_an_entry_is_listed_by_what_it_is_of(kept, bert):
 def test_age_size_and_state(tmp_path, monkeypatch):
     now = 1_800_000_000.0
     monkeypatch.setattr("fastflow.commands.keep.time.time", lambda: now)
-    for key, days, name in zip(KEYS, (40, 1, 0.2), (".npy", ".partial", ".partial"), strict=True):
+    for key, days, name in zip(KEYS, (40, 1, 0.2), (".npy", ".npy.partial", ".npy.partial"), strict=True):
         path = write_array(tmp_path / (key + name), rows=3000)
         os.utime(path, (now - days * DAYS,) * 2)
     lines = [line.split(None, 1)[1] for line in run(tmp_path).stdout.splitlines()[1:]]
@@ -169,13 +172,13 @@ def test_age_size_and_state(tmp_path, monkeypatch):
     assert run(tmp_path, "--older-than", 30).stdout.startswith(f"{tmp_path}: 1 entry, 12 MB\n")
     done = run(tmp_path, "--clear", "--older-than", 0.5)
     assert done.stderr == f"fastflow: removed 2 entries, 24 MB from {tmp_path}\n"
-    assert [path.name for path in tmp_path.iterdir()] == [KEYS[2] + ".partial"]
+    assert [path.name for path in tmp_path.iterdir()] == [KEYS[2] + ".npy.partial"]
     run(tmp_path, "--clear")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_description_goes_with_the_last_entry_that_has_it_unless_it_is_of_others(kept):
-    partial = write_array(kept.with_suffix(".partial"))
+    partial = write_array(Path(f"{kept}.partial"))
     cache.clear([entry for entry in cache.entries(kept.parent) if entry.path == partial])
     assert sorted(path.suffix for path in kept.parent.iterdir()) == [".json", ".npy"]
     description = kept.with_suffix(".json").read_text()
@@ -196,7 +199,7 @@ FOREIGN = {
     KEYS[0] + ".123.npy": cache.MAGIC,
     KEYS[1] + ".npy": b"no array at all",
     KEYS[1] + ".json": b'{"mine": 1}',
-    KEYS[2] + ".partial": b"an unfinished download of another program",
+    KEYS[2] + ".npy.partial": b"an unfinished download of another program",
 }
 
 
@@ -205,7 +208,7 @@ def test_files_of_others_are_neither_listed_nor_removed(tmp_path):
         (tmp_path / name).write_bytes(content)
     outside = write_array(tmp_path.parent / "outside.npy")
     (tmp_path / (KEYS[2] + ".npy")).symlink_to(outside)
-    (tmp_path / (KEYS[0] + ".partial")).mkdir()
+    (tmp_path / (KEYS[0] + ".npy.partial")).mkdir()
     assert run(tmp_path).stdout == f"{tmp_path}: 0 entries, 0 kB\n"
     run(tmp_path, "--clear")
     assert len(list(tmp_path.iterdir())) == len(FOREIGN) + 2
@@ -226,9 +229,9 @@ def test_an_entry_in_use_is_kept(kept, bert, sentences):
 
 
 def test_an_unfinished_file_is_kept_while_it_is_locked(tmp_path):
-    locked = tmp_path / f"{KEYS[0]}.partial"
-    other = write_array(tmp_path / f"{KEYS[1]}.partial")
-    with cache.wait_for_lock(locked, lambda: None):
+    locked = tmp_path / f"{KEYS[0]}.npy.partial"
+    other = write_array(tmp_path / f"{KEYS[1]}.npy.partial")
+    with open_partial(locked):
         assert run(tmp_path).stdout.count("unfinished, in use") == 1
         run(tmp_path, "--clear")
         assert list(tmp_path.iterdir()) == [locked]
@@ -248,8 +251,8 @@ def test_what_cannot_be_removed_is_an_error_that_names_it(kept, monkeypatch):
 def test_an_entry_is_its_owners_alone(tmp_path):
     before = os.umask(0o022)
     try:
-        path = tmp_path / ("0" * 64 + ".partial")
-        with wait_for_lock(path, lambda: None):
+        path = tmp_path / ("0" * 64 + ".npy.partial")
+        with open_partial(path, OWN):
             describe(path, {"corpus": "in.txt"})
     finally:
         os.umask(before)
