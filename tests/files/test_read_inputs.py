@@ -23,9 +23,8 @@ from safetensors.numpy import save_file
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import Layout, inputs
-from fastflow.files.read import inputs as spool
 from fastflow.files.read import sources as module
-from fastflow.files.read.inputs import PIECE, Input, reread, unpack
+from fastflow.files.read.inputs import PIECE, Input, parse_encoding, reread, unpack
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.sources import Sources, check_formats, expand_patterns
 from fastflow.files.read.texts import read_records
@@ -108,12 +107,52 @@ def test_a_zst_is_unpacked_in_pieces(tmp_path):
             sizes = [len(chunk) for chunk in iter(lambda: packed.read1(*asked), b"")]  # noqa: B023
         assert sum(sizes) == 50 << 20
         assert max(sizes) <= most
-    params = zstandard.ZstdCompressionParameters(
-        window_log=28, strategy=1
-    )  # looks back further than the command allows
+    # looks back further than the command allows
+    params = zstandard.ZstdCompressionParameters(window_log=28, strategy=1)
     packer = zstandard.ZstdCompressor(compression_params=params).compressobj()
     (tmp_path / "x.txt.zst").write_bytes(packer.compress(b"a\n") + packer.flush())
-    refuses(lambda path: list(read_records(str(path))), tmp_path / "x.txt.zst", "x.txt.zst, line 1: cannot be read")
+    refuses(read_texts, tmp_path / "x.txt.zst", "x.txt.zst, line 1: cannot be read")
+
+
+CODECS = ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-32", "utf-8-sig", "cp037", "shift_jis", "utf-7"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
+def test_every_codec_reads_what_it_wrote(tmp_path, monkeypatch, codec, chunk):
+    monkeypatch.setattr("fastflow.files.read.inputs.CHUNK", chunk)
+    accents = "ひらがな" if codec == "shift_jis" else "déjà vu"
+    path = tmp_path / "x.csv"
+    path.write_bytes(f'text,n\r\n"{accents}\r\nover lines",1\nplain,2\n'.encode(codec))
+    layout = Layout(keep=("n",), encoding=parse_encoding(codec))
+    assert [(*record.texts, *record.kept) for record in read_records(str(path), layout)] == [
+        (f"{accents}\r\nover lines", "1"), ("plain", "2"),
+    ]  # fmt: skip
+
+
+MANY = "".join(f"line {i} of a file\n" for i in range(20_000)).encode()
+GZ, ZST = gzip.compress(MANY, mtime=0), zstandard.compress(MANY)
+CUT, DAMAGED = "cannot be read: the file is cut short; fetch it again", "is damaged; fetch it again"
+PACKED = [
+    ("x.txt.gz", GZ[:-50], f"x.txt.gz, line …: {CUT}"),
+    ("x.txt.gz", GZ[:6], f"x.txt.gz, line 1: {CUT}"),
+    ("x.txt.gz", GZ[:2000] + b"\xff" * 2000 + GZ[4000:], f"x.txt.gz, line …its .gz {DAMAGED}"),
+    ("x.txt.gz", GZ[:10] + b"\xff" + GZ[11:], "x.txt.gz, line 1: cannot be read"),
+    ("x.txt.gz", GZ[:-8] + b"\0" * 8, "x.txt.gz, line 20001: cannot be read"),
+    ("x.txt.gz", b"plain text\n", "it is not packed as .gz; rename it without .gz"),
+    ("x.txt.gz", ZST, "it is packed as .zst, not as .gz; rename it to end in .zst"),
+    ("x.txt.zst", ZST[:-50], f"x.txt.zst, line …: {CUT}"),
+    ("x.txt.zst", ZST[:6], f"x.txt.zst, line 1: {CUT}"),
+    ("x.txt.zst", ZST[:2000] + b"\xff" * 2000 + ZST[4000:], f"x.txt.zst, line …its .zst {DAMAGED}"),
+    ("x.txt.zst", b"plain text\n", "it is not packed as .zst; rename it without .zst"),
+    ("x.txt.zst", GZ, "it is packed as .gz, not as .zst; rename it to end in .gz"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), PACKED)
+def test_a_damaged_packing_is_refused_in_one_sentence(tmp_path, name, content, sentence):
+    (tmp_path / name).write_bytes(content)
+    refuses(read_texts, tmp_path / name, sentence)
 
 
 @pytest.mark.slow
@@ -174,7 +213,7 @@ def test_standard_input_is_read_twice_and_its_copy_removed(stdin, tmp_path, monk
 
 def test_a_pipe_that_is_too_large_is_one_sentence(stdin, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(spool, "LIMIT", 1 << 20)
+    monkeypatch.setattr(inputs, "LIMIT", 1 << 20)
     stdin(b"a\n" * (1 << 19))
     with reread("-"):
         pass
@@ -206,14 +245,8 @@ def test_patterns_are_sorted_and_names_keep_their_place(desk):
 
 
 def test_a_folder_of_parquet_is_its_files_and_other_marks_are_no_data(desk):
-    names = [
-        "ds/part-0.parquet",
-        "ds/_SUCCESS",
-        "ds/.part-0.parquet.crc",
-        "ds/_log/0.parquet",
-        "_x/[1]/day=10/a.parquet",
-    ]
-    names += ["_x/[1]/day=2/b.parquet", "_x/[1]/day=2/_c.parquet", "empty/_SUCCESS", "mixed/a.parquet", "mixed/b.txt"]
+    names = ["ds/part-0.parquet", "ds/_SUCCESS", "ds/.part-0.parquet.crc", "ds/_log/0.parquet", "mixed/b.txt"]
+    names += [f"_x/[1]/day={name}.parquet" for name in ("10/a", "2/b", "2/_c")] + ["empty/_SUCCESS", "mixed/a.parquet"]
     for name in names:
         (desk / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"text": [name]}), desk / name)

@@ -24,6 +24,7 @@ from fastflow.files.database import (
     DatabaseFile,
     check_appendable,
     quote_name,
+    select_in,
     to_column,
 )
 from fastflow.files.read import Layout
@@ -34,7 +35,6 @@ from fastflow.options import cut_windows
 from fastflow.values import short
 
 WAIT = 60.0  # seconds to wait for another process that writes the file
-ASKED = 500  # keys in a query
 # declared type -> values that SQLite does not convert
 TYPES = {"TEXT": (str,), "INTEGER": (int,), "REAL": (int, float)}
 
@@ -227,11 +227,12 @@ class AppendedFile(DatabaseFile):
 
     def _note(self, entries: list[Entry]) -> list[Entry]:
         """Note the keys of ``entries``; return the entries with a new key."""
-        seen = dict(self._select("SELECT key, place FROM seen WHERE key IN ", [entry.digest for entry in entries]))
+        digests = [entry.digest for entry in entries]
+        seen = dict(select_in(self._db, "SELECT key, place FROM seen WHERE key IN", digests))
         fresh: dict[bytes, str] = {}
         first = []
-        for entry in entries:
-            digest, place = entry.digest, self._place(entry.row)
+        for entry, digest in zip(entries, digests, strict=True):
+            place = self._place(entry.row)
             if (before := seen.get(digest) or fresh.get(digest)) is None:
                 fresh[digest] = place
                 first.append(entry)
@@ -245,18 +246,13 @@ class AppendedFile(DatabaseFile):
     def _find(self, keys: list[Any]) -> dict[Any, list[tuple[int, str]]]:
         """Return (row, text) of the file's rows with each key."""
         key, found = quote_name(self._key), dict[Any, list[tuple[int, str]]]()
-        sql = f"SELECT {key}, row, text FROM {TABLE} WHERE {key} IN "  # noqa: S608 (a quoted name)
-        for each, row, text in self._select(sql, keys):
+        sql = f"SELECT {key}, row, text FROM {TABLE} WHERE {key} IN"  # noqa: S608 (a quoted name)
+        for each, row, text in select_in(self._db, sql, keys):
             found.setdefault(each, []).append((row, text))
         if self._deletes:
             rows = [(row,) for places in found.values() for row, _ in places]
             self._db.executemany("INSERT OR IGNORE INTO kept VALUES (?)", rows)
         return found
-
-    def _select(self, sql: str, values: list[Any]) -> Iterator[tuple[Any, ...]]:
-        for start in range(0, len(values), ASKED):
-            some = values[start : start + ASKED]
-            yield from self._db.execute(f"{sql}({', '.join('?' * len(some))})", some).fetchall()
 
     def _place(self, row: Row) -> str:
         return f"{row.path}, {self._unit} {row.record.line}"

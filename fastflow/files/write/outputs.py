@@ -22,7 +22,7 @@ from fastflow.console import add_note, say
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import Skipped
 from fastflow.files.write import FIELDS, Block, as_text, json_lines, number_list
-from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path
+from fastflow.files.write.partial import State, build_path, cannot_write, open_partial, partial_path
 
 
 class OutputFile:
@@ -122,7 +122,7 @@ class OutputFile:
     @contextlib.contextmanager
     def apart(self) -> Iterator[Path]:
         """Give a path for the whole file, which is renamed after the block."""
-        path = archive_path(self.target)
+        path = build_path(self.target)
         try:
             path.unlink(missing_ok=True)  # left by a killed run
             yield path

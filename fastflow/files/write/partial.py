@@ -79,7 +79,7 @@ def open_partial(path: Path, mode: int = 0o666, waiting: Callable[[], None] | No
 
 def check_output(target: Path, source: str) -> None:
     """Raise a UsageError if the input ``source`` is ``target`` or its temporary file."""
-    written = (target, partial_path(target), state_path(target), archive_path(target))
+    written = (target, partial_path(target), state_path(target), build_path(target))
     try:
         if source == "-" or not os.path.exists(source):
             return
@@ -91,9 +91,9 @@ def check_output(target: Path, source: str) -> None:
         raise cannot_write(target, error) from error
 
 
-def archive_path(target: Path) -> Path:
+def build_path(target: Path) -> Path:
     """Return the path at which a .parquet or .db is built."""
-    return target.with_name(target.name + ".partial.zip")
+    return target.with_name(target.name + ".partial.tmp")
 
 
 def check_readable(path: Path, error: Exception) -> None:
