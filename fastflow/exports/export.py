@@ -13,7 +13,7 @@ import numpy as np
 
 from fastflow.atomic import check_out, growing
 from fastflow.errors import FastflowError, UsageError, need_extra
-from fastflow.exports.record import RECORD, Record, write_json, write_tensors
+from fastflow.exports.record import RECORD, ExportRecord, write_json, write_tensors
 from fastflow.kernels.encoder import Unit
 from fastflow.model import Model, VectorModel
 from fastflow.model.artifact import open_model
@@ -27,7 +27,7 @@ from fastflow.stages.vectors import check_truncation
 from fastflow.values import MOST
 from fastflow.version import __version__
 
-Write = Callable[[Model, Path, Record], None]
+Write = Callable[[Model, Path, ExportRecord], None]
 WRITERS = {
     "st": "fastflow.exports.sentence_transformers:write_sentence_transformers",
     "onnx": "fastflow.exports.onnx:write_onnx",
@@ -123,7 +123,7 @@ def export(
     check_truncation(dim, width, "dim")
     module, _, name = WRITERS[to].partition(":")
     write: Write = getattr(import_module(module), name)
-    record = Record(to, opened.fingerprint, dim, normalize, dtype)
+    record = ExportRecord(to, opened.fingerprint, dim, normalize, dtype)
     with growing(out) as partial:
         write(opened, partial, record)
         if to != "adapter":  # an adapter keeps the model's card and hashes
@@ -132,7 +132,7 @@ def export(
     return Exported(str(out), to, dim or opened.truncate_dim or width, opened.fingerprint)
 
 
-def write_adapter(model: Model, folder: Path, record: Record) -> None:
+def write_adapter(model: Model, folder: Path, record: ExportRecord) -> None:
     """Copy the model without its encoder's weights; the manifest keeps their sha256."""
     if not model.manifest:
         raise UsageError(f"{model.path} has no calibration of its own: without its weights nothing would be left")
@@ -168,7 +168,7 @@ def _write_card(folder: Path, to: str, model: Model, dim: int, normalize: bool) 
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
 
-def write_model2vec(model: Model, folder: Path, record: Record) -> None:
+def write_model2vec(model: Model, folder: Path, record: ExportRecord) -> None:
     """Write the token table as model2vec does."""
     if (reason := _find_obstacle(model)) is not None:
         raise FastflowError(f"{model.path} cannot be exported to model2vec: {reason}")

@@ -12,7 +12,7 @@ from fastflow.errors import UsageError
 from fastflow.exports.encoder import CONFIG, FOREIGN, read_pooler
 from fastflow.exports.onnx_encoder import Encoder, activate
 from fastflow.exports.onnx_graph import Array, Graph, Value, axes, number, stack
-from fastflow.exports.record import Record, write_json
+from fastflow.exports.record import ExportRecord, write_json
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
 from fastflow.kernels.encoder import LEAST, LEAST_NORM, Dense, Head, Norm
 from fastflow.kernels.flow import Plan
@@ -33,7 +33,7 @@ PLAIN = {
 CLIPS = {"relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 
 
-def write_onnx(model: Model, folder: Path, record: Record) -> None:
+def write_onnx(model: Model, folder: Path, record: ExportRecord) -> None:
     """Write graph and tokenizer; raises for prompts that are not pooled."""
     if not model.prompts.pooled and any(model.prompts.texts.values()):
         raise UsageError(

@@ -15,7 +15,7 @@ from fastflow.values import is_whole, read_object, short, system_errors
 RECORD = "fastflow-export.json"
 
 
-class Record(NamedTuple):
+class ExportRecord(NamedTuple):
     """Format, model fingerprint and options of an export."""
 
     format: str
@@ -35,7 +35,7 @@ class Record(NamedTuple):
             )
 
 
-def read_record(folder: Path, wanted: str) -> Record:
+def read_record(folder: Path, wanted: str) -> ExportRecord:
     """Read the record of an export of the format ``wanted``."""
     path = folder / RECORD
     if not path.is_file():
@@ -49,7 +49,7 @@ def read_record(folder: Path, wanted: str) -> Record:
         raise FastflowError(f"{path}, field dim: must be a whole number or null, not {short(dim)}")
     if found["format"] != wanted:
         raise UsageError(f"{folder} is an export of the format {short(found['format'])}, not {wanted!r}")
-    return Record(found["format"], found["fingerprint"], dim, found["normalize"], found["dtype"])
+    return ExportRecord(found["format"], found["fingerprint"], dim, found["normalize"], found["dtype"])
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:

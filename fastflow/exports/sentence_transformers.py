@@ -14,7 +14,7 @@ import numpy as np
 from fastflow.errors import FastflowError
 from fastflow.exports.chain import make_modules
 from fastflow.exports.encoder import number_layers, read_pooler, write_encoder
-from fastflow.exports.record import Record, write_json, write_tensors
+from fastflow.exports.record import ExportRecord, write_json, write_tensors
 from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
 from fastflow.kernels.encoder import LEAST, Dense, Head, Norm, Unit, head_width
 from fastflow.model import Model
@@ -92,7 +92,7 @@ class Writer:
         write_json(self.folder / SETTINGS, settings)
 
 
-def write_sentence_transformers(model: Model, folder: Path, record: Record) -> None:
+def write_sentence_transformers(model: Model, folder: Path, record: ExportRecord) -> None:
     """Write the model; raises a FastflowError that names a part that no module computes."""
     head, writer = make_modules(model, record.dim, record.normalize), Writer(folder)
     width = size_of(model.encoder).hidden * len(model.pooling.parts)

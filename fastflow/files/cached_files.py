@@ -45,7 +45,7 @@ def describe(path: Path, about: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedFile:
     """A file of the cache: an array, finished or not, or a trial of int8."""
 
     path: Path
@@ -77,12 +77,12 @@ def _age(seconds: float) -> str:
     return "just now"
 
 
-def count_in_words(found: list[Entry]) -> str:
+def count_in_words(found: list[CachedFile]) -> str:
     """Return number and size in words: ``2 entries, 3.1 MB``."""
     return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}, {bytes_for_people(sum(e.size for e in found))}"
 
 
-def entries(directory: Path) -> list[Entry]:
+def entries(directory: Path) -> list[CachedFile]:
     """Return the entries of ``directory``, oldest first."""
     try:
         paths = [path for path in directory.iterdir() if OURS.fullmatch(path.name)] if directory.exists() else []
@@ -99,7 +99,7 @@ def entries(directory: Path) -> list[Entry]:
         except OSError as error:
             raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
         about = _about_trial(path) if path.suffix == ".int8" else _about(description_path(path))
-        found.append(Entry(path, stat.st_size, stat.st_mtime, about, in_use))
+        found.append(CachedFile(path, stat.st_size, stat.st_mtime, about, in_use))
     return sorted(found, key=lambda entry: (entry.made, entry.path))
 
 
@@ -125,7 +125,7 @@ def _about_trial(path: Path) -> dict[str, Any]:
     return {} if (read := read_trial(path)) is None else read[0]
 
 
-def clear(found: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+def clear(found: list[CachedFile]) -> tuple[list[CachedFile], list[CachedFile]]:
     """Remove the entries ``found``; return (removed, kept because in use)."""
     removed = [entry for entry in found if _remove(entry.path)]
     return removed, [entry for entry in found if entry not in removed]

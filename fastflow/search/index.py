@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files import Settings
+from fastflow.files import EmbedConfig
 from fastflow.files.database import reading, run_of
 from fastflow.files.embed import describe_file, numbers_of
-from fastflow.files.read import Layout, Record
+from fastflow.files.read import InputFormat, Record
 from fastflow.files.read.sources import Row
-from fastflow.files.windows import Encoder, characters
+from fastflow.files.windows import WindowEncoder, characters
 from fastflow.files.write import Block
 from fastflow.files.write.appending import AppendedFile, has_run
 from fastflow.options import WINDOW, check_texts, cut_windows, iterate_in_order
@@ -159,10 +159,10 @@ class Index:
         run = _read_run(path)
         if (ids is None) != (run["id_field"] is None):
             raise UsageError(f"{path} has {'no ids: leave ids out' if run['id_field'] is None else 'ids: give ids='}")
-        layout = Layout(field=run["text_field"], id_field=run["id_field"], keep=tuple(fields))
+        layout = InputFormat(field=run["text_field"], id_field=run["id_field"], keep=tuple(fields))
         given = run["precision"], run["truncate_dim"], bool(run["normalized"])
-        settings = Settings(layout, *given, prompt=run["prompt"])
-        encoder = Encoder(runtime, settings, WINDOW)
+        settings = EmbedConfig(layout, *given, prompt=run["prompt"])
+        encoder = WindowEncoder(runtime, settings, WINDOW)
 
         def embed(at: Sequence[int]) -> Block:
             some = [texts[i] for i in at]
@@ -195,7 +195,7 @@ class Index:
             FastflowError: The file is not a .db.
         """
         self._check_writable("delete")
-        layout = Layout(id_field=_read_run(self._source.path)["id_field"])
+        layout = InputFormat(id_field=_read_run(self._source.path)["id_field"])
         with AppendedFile(self._source.path, {}, layout, "text", False) as writer:
             count = writer.delete(list(iterate_in_order(keys)))
         self._reopen()

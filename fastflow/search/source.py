@@ -32,7 +32,7 @@ from fastflow.files.database import (
     select_in,
     width_of,
 )
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.sources import Sources, one_text
 from fastflow.model.locate import PACKAGED
@@ -134,7 +134,7 @@ class MatrixSource(Source):
     def _read_texts(self, rows: set[int]) -> dict[int, str]:
         texts, count = {}, 0
         with Sources([str(self._texts)]) as sources:
-            for row in sources.rows(Layout()):
+            for row in sources.rows(InputFormat()):
                 count += 1
                 if row.number in rows:
                     texts[row.number] = one_text(row)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import check_delimiter
-from fastflow.files.read import Layout, Record, find_text_fields, list_names, text_fields
+from fastflow.files.read import InputFormat, Record, find_text_fields, list_names, text_fields
 from fastflow.files.read.inputs import Input, parse_encoding
 from fastflow.files.read.sources import Sources
 from fastflow.files.read.texts import format_of, read_records, rows_so_far
@@ -36,7 +36,7 @@ def put(path: Path, content: object) -> Path:
 
 
 def texts(path: object, **options: object) -> list[str]:
-    records = list(read_records(str(path), Layout(**options)))
+    records = list(read_records(str(path), InputFormat(**options)))
     assert all(len(record.texts) == 1 for record in records)
     return [record.texts[0] for record in records]
 
@@ -125,7 +125,7 @@ def test_texts_ids_and_lines(tmp_path, name, content, options, want):
         assert texts(path, **options) == want
     else:
         records = [Record((text,) if isinstance(text, str) else text, *more) for text, *more in want]
-        assert list(read_records(str(path), Layout(**options))) == records
+        assert list(read_records(str(path), InputFormat(**options))) == records
 
 
 def test_quotes_that_stay_in_a_tsv_are_said_once_and_how_they_are_read(tmp_path, capsys):
@@ -247,7 +247,8 @@ SKIPPED = [  # an input, its layout, its rows that are read by number, and the p
 
 @pytest.mark.parametrize(("name", "content", "layout", "rows", "faults"), SKIPPED)
 def test_a_row_that_cannot_be_used_is_left_out_with_number_and_reason(tmp_path, name, content, layout, rows, faults):
-    path, layout, count = str(put(tmp_path / name, content)), Layout(**layout, errors="skip"), len(rows) + len(faults)
+    path, count = str(put(tmp_path / name, content)), len(rows) + len(faults)
+    layout = InputFormat(**layout, errors="skip")
     with Sources([path]) as source:
         assert {row.number: row.record.texts[0] for row in source.rows(layout)} == rows
         assert source.skipped.places == [f"{path}, {place}" for place, _ in faults.values()]
@@ -269,7 +270,7 @@ def test_a_row_that_cannot_be_used_is_left_out_with_number_and_reason(tmp_path, 
 
 def test_the_first_places_are_named_and_all_are_counted(tmp_path):
     with Sources([str(put(tmp_path / "x.txt", b"\xff\n" * 50))]) as source:
-        assert list(source.rows(Layout(errors="skip"))) == []
+        assert list(source.rows(InputFormat(errors="skip"))) == []
         said = source.skipped.describe(tmp_path / "out.npy")
     assert said.startswith(f"50 rows are left out ({tmp_path / 'out.npy.skipped'} has the reasons): ")
     assert (said.count("x.txt, line "), said.endswith("; …")) == (20, True)
@@ -301,7 +302,7 @@ def test_the_first_record_chooses_the_text_of_every_input(tmp_path, suffix, coun
     with Sources(paths) as source:
         assert source.fields == ()
         said = "no field 'text', the text of earlier rows; the fields are sentence"
-        refuses(lambda rows: list(rows), source.rows(Layout(), 1 if counts else 0, counts), said)
+        refuses(lambda rows: list(rows), source.rows(InputFormat(), 1 if counts else 0, counts), said)
         assert source.fields == ("text",)
 
 

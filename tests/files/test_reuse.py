@@ -12,7 +12,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.files import Run, Settings, Summary
+from fastflow.files import EmbedConfig, Run, Summary
 from fastflow.files import embed as module
 from fastflow.files.embed import embed_file
 from fastflow.session import Session
@@ -62,7 +62,7 @@ def computed_by(monkeypatch) -> list[str]:
 
 def embed(runtime, source, target: Path, how: str, **settings) -> Summary:
     cache = target.parent.parent / "c.db" if how == "cache" else None
-    given = Settings(dedupe=how == "dedupe", **settings)
+    given = EmbedConfig(dedupe=how == "dedupe", **settings)
     return embed_file(runtime, source, target, given, Run(quiet=True, cache=cache))
 
 

@@ -27,7 +27,7 @@ from fastflow.files.database import (
     select_in,
     to_column,
 )
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.sources import Row, one_text
 from fastflow.files.write import Block
 from fastflow.files.write.partial import is_unfinished, run_path
@@ -77,12 +77,12 @@ class AppendedFile(DatabaseFile):
     messages. Raises as ``check_appendable``, and if another run writes the file.
     """
 
-    def __init__(self, target: Path, meta: dict[str, Any], layout: Layout, unit: str, delete_missing: bool) -> None:
+    def __init__(self, target: Path, meta: dict[str, Any], layout: InputFormat, unit: str, deletes: bool) -> None:
         if is_unfinished(target):
             raise UsageError(f"{target} has an interrupted run: finish it with --resume, or remove {target}.partial")
         super().__init__(target, meta)
         self.counts = {"added": 0, "replaced": 0, "same": 0, "deleted": 0}
-        self._layout, self._unit, self._deletes = layout, unit, delete_missing
+        self._layout, self._unit, self._deletes = layout, unit, deletes
         self._key = "text" if layout.id_field is None else layout.id_field
         self._places: dict[int, int] = {}  # number in the input -> row that it replaces
         self._texts: bool | None = None
