@@ -13,7 +13,7 @@ import click
 from fastflow.atomic import check_out
 from fastflow.console import add_note, say
 from fastflow.errors import UsageError
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.stages import calibration
 from fastflow.train.data.corpus import read_texts
@@ -24,7 +24,7 @@ from fastflow.train.ship import summary
 from fastflow.train.ship.result import Fit
 
 
-def train(paths: Sequence[str], layout: Layout, out: Path, fitting: Fitting) -> None:
+def train(paths: Sequence[str], layout: InputFormat, out: Path, fitting: Fitting) -> None:
     """Fit a model to the texts of ``paths`` and write it to ``out``."""
     names = [Path(path).name for path in paths]
     _make_model(lambda setup: replace(fitting, setup=setup).run(read_texts(paths, layout), names), out, fitting)

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from fastflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from fastflow.files.read import Layout
+    from fastflow.files.read import InputFormat
 
 
 class Command(click.Command):
@@ -183,16 +183,16 @@ def take_layout(command: Any) -> Any:
         errors: str, encoding: str | None, quoting: str | None, id_field: str | None = None, keep: tuple[str, ...] = (),
         null: bool = False, **options: Any,
     ) -> Any:  # fmt: skip
-        def layout() -> Layout:
+        def layout() -> InputFormat:
             from fastflow.files import check_delimiter, parse_keep
-            from fastflow.files.read import Layout
+            from fastflow.files.read import InputFormat
 
             marks, known = (check_delimiter(delimiter), not no_header, null, parse_keep(keep)), encoding
             if known is not None:
                 from fastflow.files.read.inputs import parse_encoding
 
                 known = parse_encoding(known)
-            return Layout(format, text_field, id_field, errors, *marks, known, quoting)
+            return InputFormat(format, text_field, id_field, errors, *marks, known, quoting)
 
         return command(*arguments, layout=layout, **options)
 

@@ -20,8 +20,8 @@ from fastflow.errors import UsageError
 from fastflow.progress import format_count
 
 if TYPE_CHECKING:
-    from fastflow.files import Settings, Summary
-    from fastflow.files.read import Layout
+    from fastflow.files import EmbedConfig, Summary
+    from fastflow.files.read import InputFormat
     from fastflow.files.read.inputs import Input
 
 
@@ -118,7 +118,7 @@ def embed(
     inputs: tuple[str, ...],
     model: str | None,
     output: Path | None,
-    layout: Callable[[], Layout],
+    layout: Callable[[], InputFormat],
     device: str,
     dtype: str,
     threads: int | None,
@@ -137,7 +137,7 @@ def embed(
     .txt holds one text a line. Row i of the output is text i of the inputs in the order given, empty texts too;
     --errors skip and --only-new leave rows out, and the others keep their numbers.
     """
-    from fastflow.files import Run, Settings, check_inputs, check_target, parse_shard
+    from fastflow.files import EmbedConfig, Run, check_inputs, check_target, parse_shard
     from fastflow.files.embed import embed_file
     from fastflow.files.read.inputs import Input
     from fastflow.files.read.sources import expand_patterns
@@ -149,7 +149,7 @@ def embed(
     found, paths = layout(), expand_patterns(inputs)
     ours = {name: options.pop(name) for name in ("resume", "cache", "append", "delete_missing")}
     run = Run(quiet=quiet, overwrite=shared.is_overwriting(), **ours)
-    settings = Settings(found, shard=None if shard is None else parse_shard(shard), **options)
+    settings = EmbedConfig(found, shard=None if shard is None else parse_shard(shard), **options)
     _check_together(settings, fit, save_model, prompt_name, json_file == "-" and output is None)
     given: list[str] = []
     if settings.shard is not None:
@@ -207,7 +207,7 @@ def _find_model(output: Path) -> str | None:
 
 
 def _check_together(
-    settings: Settings, fit: bool, save_model: Path | None, prompt_name: str | None, twice: bool
+    settings: EmbedConfig, fit: bool, save_model: Path | None, prompt_name: str | None, twice: bool
 ) -> None:
     for wrong, sentence in (
         (twice, "standard output has the embeddings: give --json FILE, or -o OUT"),
@@ -253,7 +253,7 @@ def summarise(
 
 @contextlib.contextmanager
 def fit_to(
-    paths: list[str], settings: Settings, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
+    paths: list[str], config: EmbedConfig, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
 ) -> Iterator[tuple[Callable[[str], Input], str]]:
     """Calibrate a model; yield a function that opens inputs, and the model's path."""
     from fastflow.files import check_resumable
@@ -280,7 +280,7 @@ def fit_to(
 
         def texts() -> Iterator[str]:
             with Sources(paths, open_again) as sources:
-                yield from texts_of(sources, settings)
+                yield from texts_of(sources, config)
 
         with fit_input(texts, name, model, device, keep, resume, quiet) as directory:
             yield open_again, str(directory)

@@ -15,7 +15,7 @@ from fastflow import commands as shared
 from fastflow.console import introduce, open_runtime, say
 
 if TYPE_CHECKING:
-    from fastflow.files.read import Layout
+    from fastflow.files.read import InputFormat
 
 
 @click.command(cls=shared.Command)
@@ -58,7 +58,7 @@ def distill(
     penalty: float | None,
     sentences: bool,
     seed: int,
-    layout: Callable[[], Layout],
+    layout: Callable[[], InputFormat],
     resume: bool,
     quiet: bool,
 ) -> None:
@@ -160,13 +160,13 @@ def transform(
     fastflow transform VECTORS.npy -m my-model -o OUT.npy
     """
     from fastflow.commands.embed import summarise
-    from fastflow.files import Run, Settings
+    from fastflow.files import EmbedConfig, Run
     from fastflow.files.embed import transform_file
 
     runtime = open_runtime(model, device, dtype, threads, quiet=True)
     started = None if quiet else partial(introduce, runtime)
     run = Run(resume, quiet, started=started, overwrite=shared.is_overwriting())
     start, replaced = time.monotonic(), os.path.isfile(output)
-    done = transform_file(runtime, vectors, output, Settings(**options), run)
+    done = transform_file(runtime, vectors, output, EmbedConfig(**options), run)
     if not quiet:
         summarise(done, time.monotonic() - start, 0, output, replaced, "vectors")

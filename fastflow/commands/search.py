@@ -105,12 +105,12 @@ def search(
 
 
 def _lines(runtime: Runtime) -> Iterator[list[str]]:
-    from fastflow.files import Settings
-    from fastflow.files.read import Layout
+    from fastflow.files import EmbedConfig
+    from fastflow.files.read import InputFormat
     from fastflow.files.read.sources import Sources
     from fastflow.files.windows import Pace, windows
 
-    settings = Settings(Layout("txt"))
+    settings = EmbedConfig(InputFormat("txt"))
     with Sources(["-"]) as source:
         for window in windows(source.rows(settings.layout), runtime, source, settings, Pace(TOGETHER)):
             yield window.texts

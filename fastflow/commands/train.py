@@ -17,7 +17,7 @@ from fastflow.train.options import Options, check_extra, make_options
 from fastflow.version import __version__
 
 if TYPE_CHECKING:
-    from fastflow.files.read import Layout
+    from fastflow.files.read import InputFormat
 
 
 class TrainCommand(Command):
@@ -73,7 +73,7 @@ def train(
     encoder: str | None,
     out: Path,
     pairs: tuple[Path, ...],
-    layout: Callable[[], Layout],
+    layout: Callable[[], InputFormat],
     cache_folder: str | None,
     log_dir: str | None,
     resume: bool,

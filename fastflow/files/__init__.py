@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastflow.errors import UsageError
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.inputs import PACKED, Input
 from fastflow.files.read.sources import Sources, check_formats, one_text
 from fastflow.files.read.texts import FORMATS
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Settings:
+class EmbedConfig:
     """The options that decide the rows; only a run with equal options can be resumed."""
 
-    layout: Layout = field(default_factory=Layout)
+    layout: InputFormat = field(default_factory=InputFormat)
     precision: str = "float32"
     dim: int | None = None
     normalize: bool = False
@@ -135,7 +135,7 @@ def write_rows(
     writer.finish()
 
 
-def check_target(target: Path | None, paths: Sequence[str], settings: Settings, run: Run) -> None:
+def check_target(target: Path | None, paths: Sequence[str], settings: EmbedConfig, run: Run) -> None:
     """Raise a UsageError unless options and files fit together, and the output may be written."""
     check_formats(paths, settings.layout)
     check_cache(run.cache, target, paths)
@@ -179,7 +179,7 @@ def check_target(target: Path | None, paths: Sequence[str], settings: Settings, 
         check_replaceable(target, run.overwrite)
 
 
-def check_append(target: Path | None, settings: Settings, run: Run) -> None:
+def check_append(target: Path | None, settings: EmbedConfig, run: Run) -> None:
     """Raise a UsageError for options that exclude --append or --delete-missing."""
     for wrong, sentence in (
         (not run.append, "--delete-missing deletes rows of the file that --append extends: add --append"),
@@ -213,7 +213,7 @@ def check_cache(cache: Path | None, target: Path | None, paths: Sequence[str]) -
         )
 
 
-def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callable[[str], str] = str) -> None:
+def check_keep(what: str, own: tuple[str, ...], settings: EmbedConfig, same: Callable[[str], str] = str) -> None:
     """Raise a UsageError if two columns have one name; ``same`` folds names that the format takes as equal."""
     layout = settings.layout
     ids = () if layout.id_field is None else (layout.id_field,)
@@ -226,7 +226,7 @@ def check_keep(what: str, own: tuple[str, ...], settings: Settings, same: Callab
             raise UsageError(f"{what} has a field {name!r} of its own; rename yours, or leave out {option} {name}")
 
 
-def check_types(sources: Sources, target: Path | None, settings: Settings) -> dict[str, Any]:
+def check_types(sources: Sources, target: Path | None, settings: EmbedConfig) -> dict[str, Any]:
     """Return the Arrow types of kept columns; raises a UsageError if the output cannot hold one."""
     types = sources.types(settings.layout)
     if types and (target is None or target.suffix != ".parquet"):
@@ -236,7 +236,7 @@ def check_types(sources: Sources, target: Path | None, settings: Settings) -> di
     return types
 
 
-def check_inputs(target: Path | None, paths: Sequence[str], settings: Settings, resume: bool) -> None:
+def check_inputs(target: Path | None, paths: Sequence[str], settings: EmbedConfig, resume: bool) -> None:
     """Raise if the first row cannot be read, or a pipe is given with --resume or --shard."""
     if not all(path != "-" and (os.path.isfile(path) or not os.path.lexists(path)) for path in paths):
         if "-" in paths and settings.shard is not None:

@@ -1,9 +1,9 @@
 """The user's cache folder: list its files, remove them, and find those in use.
 
-    KEY.npy       the pooled embeddings of one corpus by one encoder; KEY is the sha256 of both and of the pooling
-    KEY.partial   the same, unfinished: a run with the same KEY continues it
-    KEY.json      encoder and corpus by name, for ``fastflow cache``
-    KEY.int8      a trial: how far int8 is from float32 (``backends.precision``)
+    KEY.npy           the pooled embeddings of one corpus by one encoder; KEY is the sha256 of both and of the pooling
+    KEY.npy.partial   the same, unfinished: a run with the same KEY continues it
+    KEY.json          encoder and corpus by name, for ``fastflow cache``
+    KEY.int8          a trial: how far int8 is from float32 (``backends.precision``)
 
 A file in use is locked (flock).
 """
@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from fastflow.atomic import is_locked, open_locked, replace_text, try_lock
+from fastflow.atomic import is_locked, replace_text, try_lock
 from fastflow.cache_folder import OWN, TRIAL
 from fastflow.errors import FastflowError
+from fastflow.files.write.partial import partial_path
 
-OURS = re.compile(r"[0-9a-f]{64}\.(npy|partial|int8)")
+KEY = 64  # characters of a file's key
+OURS = re.compile(rf"[0-9a-f]{{{KEY}}}\.(npy|npy\.partial|int8)")
 MAGIC = b"\x93NUMPY"
-WAIT = 0.5  # seconds between attempts to lock a file
 DAY = 86_400.0
 
 
@@ -37,29 +34,18 @@ def bytes_for_people(size: int) -> str:
     return f"{size / 1e6:,.1f} MB" if size < 1e7 else f"{size / 1e6:,.0f} MB"
 
 
-@contextmanager
-def wait_for_lock(path: Path, waiting: Callable[[], None]) -> Iterator[FileIO]:
-    """Open and lock ``path``, unbuffered, made if absent; wait while another process has it locked.
-
-    ``waiting`` is called before a wait. Raises OSError.
-    """
-    handle = open_locked(path, OWN)
-    if handle is None:
-        waiting()
-    while handle is None:
-        time.sleep(WAIT)
-        handle = open_locked(path, OWN)
-    with handle:
-        yield handle
+def description_path(path: Path) -> Path:
+    """Return the path of the description of the array ``path``, finished or not."""
+    return path.with_name(path.name[:KEY] + ".json")
 
 
 def describe(path: Path, about: dict[str, Any]) -> None:
     """Write ``about``, the origin of the array ``path``, next to it."""
-    replace_text(path.with_suffix(".json"), json.dumps({"fastflow_cache": 1, **about}), OWN)
+    replace_text(description_path(path), json.dumps({"fastflow_cache": 1, **about}), OWN)
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedFile:
     """A file of the cache: an array, finished or not, or a trial of int8."""
 
     path: Path
@@ -91,12 +77,12 @@ def _age(seconds: float) -> str:
     return "just now"
 
 
-def count_in_words(found: list[Entry]) -> str:
+def count_in_words(found: list[CachedFile]) -> str:
     """Return number and size in words: ``2 entries, 3.1 MB``."""
     return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}, {bytes_for_people(sum(e.size for e in found))}"
 
 
-def entries(directory: Path) -> list[Entry]:
+def entries(directory: Path) -> list[CachedFile]:
     """Return the entries of ``directory``, oldest first."""
     try:
         paths = [path for path in directory.iterdir() if OURS.fullmatch(path.name)] if directory.exists() else []
@@ -112,8 +98,8 @@ def entries(directory: Path) -> list[Entry]:
             continue
         except OSError as error:
             raise FastflowError(f"{path} cannot be read: {error.strerror}") from error
-        about = _about_trial(path) if path.suffix == ".int8" else _about(path.with_suffix(".json"))
-        found.append(Entry(path, stat.st_size, stat.st_mtime, about, in_use))
+        about = _about_trial(path) if path.suffix == ".int8" else _about(description_path(path))
+        found.append(CachedFile(path, stat.st_size, stat.st_mtime, about, in_use))
     return sorted(found, key=lambda entry: (entry.made, entry.path))
 
 
@@ -121,7 +107,7 @@ def _is_ours(path: Path) -> bool:
     with path.open("rb") as handle:
         if path.suffix == ".int8":
             return handle.read(len(TRIAL)) == TRIAL
-        return handle.read(len(MAGIC)) in (MAGIC, b"")
+        return handle.read(len(MAGIC)) in (MAGIC, b"", bytes(len(MAGIC)))  # an array gets its header at the end
 
 
 def _about(path: Path) -> dict[str, Any]:
@@ -139,7 +125,7 @@ def _about_trial(path: Path) -> dict[str, Any]:
     return {} if (read := read_trial(path)) is None else read[0]
 
 
-def clear(found: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+def clear(found: list[CachedFile]) -> tuple[list[CachedFile], list[CachedFile]]:
     """Remove the entries ``found``; return (removed, kept because in use)."""
     removed = [entry for entry in found if _remove(entry.path)]
     return removed, [entry for entry in found if entry not in removed]
@@ -151,8 +137,8 @@ def _remove(path: Path) -> bool:
             if not try_lock(handle):
                 return False
             path.unlink()
-            about = path.with_suffix(".json")
-            if not any(path.with_suffix(suffix).exists() for suffix in (".npy", ".partial")) and _about(about):
+            about, array = description_path(path), path.with_name(path.name[:KEY] + ".npy")
+            if not (array.exists() or partial_path(array).exists()) and _about(about):
                 about.unlink()
     except FileNotFoundError:  # renamed or removed meanwhile
         return True

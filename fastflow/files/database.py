@@ -32,6 +32,7 @@ JOURNALS = ("-journal", "-wal", "-shm")  # SQLite's files beside a database that
 STEPS = 10_000  # steps of SQLite between looks for a signal: about a millisecond
 LIMITS = {"LENGTH": 1 << 28, "SQL_LENGTH": 1 << 20, "EXPR_DEPTH": 200, "COMPOUND_SELECT": 20, "ATTACHED": 0}
 ABOUT = ("dim", "truncate_dim", "prompt", "id_field", "text_field", "model")  # fields of a run that a manifest lacks
+ASKED = 500  # keys in a query
 ROWS = 512  # rows at a time: more would not fit the caches
 DTYPES = {  # --precision of the run -> dtype of its vectors
     "float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"
@@ -51,6 +52,13 @@ OPTIONS = {  # entry of the table run that appended rows share -> option
 def quote_name(name: str) -> str:
     """Quote ``name`` as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def select_in(db: sqlite3.Connection, sql: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of ``sql``, which ends with IN, for ``values`` of any number."""
+    for start in range(0, len(values), ASKED):
+        some = values[start : start + ASKED]
+        yield from db.execute(f"{sql} ({', '.join('?' * len(some))})", some).fetchall()
 
 
 def fold_case(name: str) -> str:
@@ -345,11 +353,11 @@ class DatabaseFile(OutputFile):
         db.executemany(f"INSERT INTO {RUN} VALUES (?, ?)", self.describe_run().items())  # noqa: S608 (a fixed name)
 
     def _records(self) -> Iterator[tuple[list[str], Iterable[Sequence[Any]]]]:
-        self._handle.seek(0)
-        while head := self._handle.read(HEAD.size):
+        self.handle.seek(0)
+        while head := self.handle.read(HEAD.size):
             text, size = HEAD.unpack(head)
-            columns = json.loads(self._handle.read(text))
-            vectors, width = self._handle.read(size), size // max(1, len(columns["row"]))
+            columns = json.loads(self.handle.read(text))
+            vectors, width = self.handle.read(size), size // max(1, len(columns["row"]))
             columns["vector"] = [vectors[at : at + width] for at in range(0, size, width)] if size else []
             yield list(columns), zip(*columns.values(), strict=True)
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from fastflow.console import say
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files import Run, Settings, Summary, check_resumable, check_target, check_types, write_rows
-from fastflow.files.read import Layout, list_names
+from fastflow.files import EmbedConfig, Run, Summary, check_resumable, check_target, check_types, write_rows
+from fastflow.files.read import InputFormat, list_names
 from fastflow.files.read.sources import Row, Sources, one_text
 from fastflow.files.read.texts import unit_of
-from fastflow.files.windows import Encoder, Pace, characters, drop_float64, open_store, warn_if_unsuited, windows
+from fastflow.files.windows import Pace, WindowEncoder, characters, drop_float64, open_store, warn_if_unsuited, windows
 from fastflow.files.write import Block, StandardOutput, Terminal
 from fastflow.options import WINDOW, cut_windows
 from fastflow.progress import Progress
@@ -38,7 +38,7 @@ ROWS = 4096  # vectors of a block of transform
 
 
 def embed_file(
-    runtime: Runtime, source: str | Sequence[str], target: Path | None, settings: Settings, run: Run | None = None
+    runtime: Runtime, source: str | Sequence[str], target: Path | None, settings: EmbedConfig, run: Run | None = None
 ) -> Summary:
     """Embed the texts of ``source`` into ``target`` (None: JSON Lines on standard output).
 
@@ -58,7 +58,7 @@ def embed_file(
             from fastflow.files.shards.manifest import split_rows
 
             split = split_rows(sources, settings.layout, settings.shard)
-        embedded = Embedded(runtime, sources, settings, split, run)
+        embedded = EmbedRun(runtime, sources, settings, split, run)
         if target is None:
             printer = Terminal if sys.stdout is not None and sys.stdout.isatty() else StandardOutput
             with open_store(runtime, settings, run.cache, None) as store:
@@ -66,7 +66,7 @@ def embed_file(
         return embedded.into_file(target, types)
 
 
-def texts_of(sources: Sources, settings: Settings) -> Iterator[str]:
+def texts_of(sources: Sources, settings: EmbedConfig) -> Iterator[str]:
     """Yield the texts that are not empty, with the prompt in front."""
     for row in sources.rows(settings.layout):
         if (text := one_text(row)).strip():
@@ -84,7 +84,7 @@ def numbers_of(runtime: Runtime, precision: str, normalize: bool) -> dict[str, A
     }
 
 
-def describe_file(runtime: Runtime, settings: Settings) -> dict[str, Any]:
+def describe_file(runtime: Runtime, settings: EmbedConfig) -> dict[str, Any]:
     """Return the entries of a .db that ``numbers_of`` lacks."""
     return {
         "dim": settings.dim or runtime.dim,
@@ -96,10 +96,10 @@ def describe_file(runtime: Runtime, settings: Settings) -> dict[str, Any]:
     }
 
 
-class Embedded:
+class EmbedRun:
     """Reads and embeds the rows of ``source``, or only of the shard ``split``."""
 
-    def __init__(self, runtime: Runtime, source: Sources, settings: Settings, split: Split | None, run: Run) -> None:
+    def __init__(self, runtime: Runtime, source: Sources, settings: EmbedConfig, split: Split | None, run: Run) -> None:
         self._runtime, self._source, self._settings, self._split, self._run = runtime, source, settings, split, run
         self._rows = source.rows(settings.layout) if split is None else _part(source, settings.layout, split)
         self._counts = Summary()
@@ -114,7 +114,7 @@ class Embedded:
         shown = not self._run.quiet and not isinstance(writer, Terminal)
         total, about = self._expect() if shown else (None, False)
         progress = Progress("embed", total, "texts", shown, done=finished, about=about)
-        self._encoder = Encoder(self._runtime, self._settings, WINDOW, store, progress.within)
+        self._encoder = WindowEncoder(self._runtime, self._settings, WINDOW, store, progress.within)
         before = cut_windows(islice(self._rows, finished), WINDOW, characters)
         write_rows(self._blocks(), writer, state, progress, (self._block(rows, [], None) for rows in before))
         counts = self._counts
@@ -231,12 +231,12 @@ class Embedded:
         return Block([row.number for row in rows], texts, vectors, ids, kept)
 
 
-def _part(source: Sources, layout: Layout, split: Split) -> Iterator[Row]:
+def _part(source: Sources, layout: InputFormat, split: Split) -> Iterator[Row]:
     yield from source.rows(layout, split.start, split.counts, split.stop)
     source.current.check_unchanged()  # the reader checks only at the input's end
 
 
-def transform_file(runtime: Runtime, source: str, target: Path, settings: Settings, run: Run | None = None) -> Summary:
+def transform_file(runtime: Runtime, source: str, target: Path, config: EmbedConfig, run: Run | None = None) -> Summary:
     """Calibrate the vectors of ``source`` (.npy) into ``target``, which appears only when whole.
 
     Raises a FastflowError for another width, and for NaN or infinity, naming the row.
@@ -251,8 +251,8 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
         raise UsageError(
             f"{target}: the {parts} of a {target.suffix} file hold texts, and these are vectors; write .npy"
         )
-    check_target(target, [source], settings, run)
-    check_truncation(settings.dim, runtime.session.width, "--dim")
+    check_target(target, [source], config, run)
+    check_truncation(config.dim, runtime.session.width, "--dim")
     with MatrixFile(source) as vectors:
         takes = runtime.info()
         if (dim := vectors.matrix.shape[1]) != takes["pooled_dim"]:
@@ -260,8 +260,8 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
                 f"{source} holds vectors of {dim} numbers, and the model {takes['model']} takes {takes['pooled_dim']}: "
                 "give the vectors that the model was fitted to, or another -m"
             )
-        key = numbers_of(runtime, settings.precision, settings.normalize)
-        options = {name: settings.to_record()[name] for name in ("precision", "dim", "normalize", "ranges")}
+        key = numbers_of(runtime, config.precision, config.normalize)
+        options = {name: config.to_record()[name] for name in ("precision", "dim", "normalize", "ranges")}
         state = State(target, vectors.identity, key | {"options": options})
         if run.resume and (before := state.is_done()) is not None:
             return Summary(resumed=before, finished=True)
@@ -270,11 +270,11 @@ def transform_file(runtime: Runtime, source: str, target: Path, settings: Settin
                 run.started()
             progress = Progress("transform", len(vectors.matrix), "vectors", shown=not run.quiet, done=rows)
             earlier = Block(range(rows), [], np.zeros((0, 0)))
-            write_rows(_transform(runtime, vectors, settings, rows), writer, state, progress, [earlier])
+            write_rows(_transform(runtime, vectors, config, rows), writer, state, progress, [earlier])
             return Summary(texts=writer.rows - rows, resumed=rows, unused=writer.unused)
 
 
-def _transform(runtime: Runtime, source: MatrixFile, s: Settings, first: int) -> Iterator[Block]:
+def _transform(runtime: Runtime, source: MatrixFile, s: EmbedConfig, first: int) -> Iterator[Block]:
     options: dict[str, Any] = {"normalize_embeddings": s.normalize, "precision": s.precision, "truncate_dim": s.dim}
 
     def calibrate(vectors: NDArray[Any]) -> NDArray[Any]:

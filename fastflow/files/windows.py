@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.console import say
-from fastflow.files import Settings
+from fastflow.files import EmbedConfig
 from fastflow.files.read import RowFault
 from fastflow.files.read.sources import Row, Sources, one_text
 from fastflow.files.read.texts import unit_of
@@ -54,7 +54,7 @@ class Pace:
             self.size = max(min(FEWEST, self._most), self.size // 2)
 
 
-def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: Settings, pace: Pace) -> Iterator[Window]:
+def windows(rows: Iterator[Row], runtime: Runtime, source: Sources, s: EmbedConfig, pace: Pace) -> Iterator[Window]:
     """Yield windows of ``pace.size`` rows, fewer if texts are long or a pipe waits.
 
     Raises a RowFault for a text that is too long.
@@ -95,7 +95,7 @@ def _cut_windows(rows: Iterator[Row], source: Sources, pace: Pace) -> Iterator[l
         yield window
 
 
-class Encoder:
+class WindowEncoder:
     """Embed texts with the options of a run; vectors in ``store`` are not computed again.
 
     ``window``: texts that are computed together.
@@ -104,7 +104,7 @@ class Encoder:
     def __init__(
         self,
         runtime: Runtime,
-        settings: Settings,
+        settings: EmbedConfig,
         window: int,
         store: VectorCache | None = None,
         count: Count | None = None,
@@ -178,7 +178,7 @@ class Encoder:
 
 @contextmanager
 def open_store(
-    runtime: Runtime, settings: Settings, cache: Path | None, target: Path | None
+    runtime: Runtime, settings: EmbedConfig, cache: Path | None, target: Path | None
 ) -> Iterator[VectorCache | None]:
     """Open the store of reused vectors: ``cache``, a file next to ``target`` for --dedupe, or None."""
     if cache is None and not settings.dedupe:

@@ -24,7 +24,7 @@ WEIGHTS = ".safetensors"
 
 
 @dataclass(frozen=True)
-class HubRecord:
+class Snapshot:
     """Repository, commit, and each file's sha256 by name."""
 
     repository: str
@@ -35,7 +35,7 @@ class HubRecord:
         return f"{self.repository}@{self.commit}"
 
 
-def pull(name: str, out: Path) -> tuple[HubRecord, list[str]]:
+def pull(name: str, out: Path) -> tuple[Snapshot, list[str]]:
     """Fetch REPO or REPO@REVISION into ``out``; returns its record and the skipped files.
 
     An earlier pull in ``out`` is only compared with its record and the Hub's commit.
@@ -65,13 +65,13 @@ def pull(name: str, out: Path) -> tuple[HubRecord, list[str]]:
                 f"{file} of {repository}@{found.sha} came with other bytes than the Hub lists: try again"
             )
     shutil.rmtree(part / ".cache", ignore_errors=True)
-    record = HubRecord(repository, found.sha, {file: file_hash(part / file) for file in files})
+    record = Snapshot(repository, found.sha, {file: file_hash(part / file) for file in files})
     replace_text(part / HUB_RECORD, json.dumps(asdict(record), indent=2) + "\n")
     part.replace(out)
     return record, left
 
 
-def push(directory: Path, repository: str, private: bool) -> tuple[HubRecord, list[str]]:
+def push(directory: Path, repository: str, private: bool) -> tuple[Snapshot, list[str]]:
     """Verify a model and send it as one commit; returns its record and the skipped files.
 
     Refuse pickles, and a repository with files that ``directory`` lacks.
@@ -98,10 +98,10 @@ def push(directory: Path, repository: str, private: bool) -> tuple[HubRecord, li
     there = {each.rfilename: each for each in _list(repository, commit).siblings}
     if other := [name for name, path in files.items() if name not in there or not _same(path, there[name])]:
         raise FastflowError(f"{repository}@{commit} holds other bytes than {directory} in {listing(other)}: push again")
-    return HubRecord(repository, commit, {name: file_hash(path) for name, path in files.items()}), left
+    return Snapshot(repository, commit, {name: file_hash(path) for name, path in files.items()}), left
 
 
-def record_of(directory: Path) -> HubRecord | None:
+def record_of(directory: Path) -> Snapshot | None:
     """Read the record of a pulled directory; None without a directory."""
     path = directory / HUB_RECORD
     if not directory.exists():
@@ -110,13 +110,13 @@ def record_of(directory: Path) -> HubRecord | None:
         raise UsageError(f"{directory} exists already, and was not pulled from the Hub; remove it or choose another -o")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        record = HubRecord(found["repository"], found["commit"], dict(found["files"]))
+        record = Snapshot(found["repository"], found["commit"], dict(found["files"]))
     except (ValueError, TypeError, KeyError) as error:
         raise FastflowError(f"{path} is damaged: remove {directory}, and pull again") from error
     return record
 
 
-def check_record(directory: Path, record: HubRecord) -> None:
+def check_record(directory: Path, record: Snapshot) -> None:
     """Raise unless the files of ``directory`` match its record."""
     names = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
     if extra := sorted(names - {HUB_RECORD, *record.files}):
@@ -140,7 +140,7 @@ def listing(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _commit(repository: str, revision: str, record: HubRecord) -> str:
+def _commit(repository: str, revision: str, record: Snapshot) -> str:
     return revision if revision == record.commit else str(_list(repository, revision).sha)
 
 

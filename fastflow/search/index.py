@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files import Settings
+from fastflow.files import EmbedConfig
 from fastflow.files.database import reading, run_of
 from fastflow.files.embed import describe_file, numbers_of
-from fastflow.files.read import Layout, Record
+from fastflow.files.read import InputFormat, Record
 from fastflow.files.read.sources import Row
-from fastflow.files.windows import Encoder, characters
+from fastflow.files.windows import WindowEncoder, characters
 from fastflow.files.write import Block
 from fastflow.files.write.appending import AppendedFile, has_run
 from fastflow.options import WINDOW, check_texts, cut_windows, iterate_in_order
@@ -148,13 +148,39 @@ class Index:
         Raises:
             FastflowError: The file is not a .db or was opened without a model, an id comes twice, or columns differ.
         """
-
         self._check_writable("add")
         if self._runtime is None:
             raise UsageError(f"{self._source.path} was opened without a model: add needs runtime=")
-        counts = append_texts(self._runtime, self._source.path, texts, ids, fields or {})
+        path, runtime, fields = self._source.path, self._runtime, fields or {}
+        texts = list(check_texts(iterate_in_order(texts)))
+        for name, values in (("ids", ids), *fields.items()):
+            if values is not None and len(values) != len(texts):
+                raise UsageError(f"{name} has {len(values)} values for {len(texts)} texts: give one for each text")
+        run = _read_run(path)
+        if (ids is None) != (run["id_field"] is None):
+            raise UsageError(f"{path} has {'no ids: leave ids out' if run['id_field'] is None else 'ids: give ids='}")
+        layout = InputFormat(field=run["text_field"], id_field=run["id_field"], keep=tuple(fields))
+        given = run["precision"], run["truncate_dim"], bool(run["normalized"])
+        settings = EmbedConfig(layout, *given, prompt=run["prompt"])
+        encoder = WindowEncoder(runtime, settings, WINDOW)
+
+        def embed(at: Sequence[int]) -> Block:
+            some = [texts[i] for i in at]
+            named = {} if ids is None else {str(run["id_field"]): [ids[i] for i in at]}
+            return Block(at, some, encoder(some), named, {name: [v[i] for i in at] for name, v in fields.items()})
+
+        key = numbers_of(runtime, settings.precision, settings.normalize)
+        with AppendedFile(path, key, layout, "text", False) as writer:
+            writer.about = describe_file(runtime, settings)
+            writer.write(embed([]))
+            kept = zip(*fields.values(), strict=True) if fields else [()] * len(texts)
+            records = zip(texts, ids or [None] * len(texts), kept, strict=True)
+            rows = (Row(i, "Index.add", Record((text,), each, i, more)) for i, (text, each, more) in enumerate(records))
+            for window in cut_windows(writer.pick_changed(rows, WINDOW), WINDOW, characters):
+                writer.write(embed([row.number for row in window]))
+            writer.finish()
         self._reopen()
-        return counts
+        return writer.counts
 
     def delete(self, keys: Sequence[Any]) -> int:
         """Delete rows of the .db.
@@ -168,9 +194,10 @@ class Index:
         Raises:
             FastflowError: The file is not a .db.
         """
-
         self._check_writable("delete")
-        count = delete_rows(self._source.path, keys)
+        layout = InputFormat(id_field=_read_run(self._source.path)["id_field"])
+        with AppendedFile(self._source.path, {}, layout, "text", False) as writer:
+            count = writer.delete(list(iterate_in_order(keys)))
         self._reopen()
         return count
 
@@ -269,46 +296,6 @@ def _is_text(queries: Any) -> bool:
     if isinstance(queries, str):
         return True
     return isinstance(queries, Sequence) and len(queries) > 0 and isinstance(queries[0], str)
-
-
-def append_texts(
-    runtime: Runtime, path: Path, texts: Sequence[str], ids: Sequence[Any] | None, fields: Mapping[str, Sequence[Any]]
-) -> dict[str, int]:
-    """Embed ``texts`` as the .db ``path`` was made; return the counts of rows written."""
-    texts = list(check_texts(iterate_in_order(texts)))
-    for name, values in (("ids", ids), *fields.items()):
-        if values is not None and len(values) != len(texts):
-            raise UsageError(f"{name} has {len(values)} values for {len(texts)} texts: give one for each text")
-    run = _read_run(path)
-    if (ids is None) != (run["id_field"] is None):
-        raise UsageError(f"{path} has {'no ids: leave ids out' if run['id_field'] is None else 'ids: give ids='}")
-    layout = Layout(field=run["text_field"], id_field=run["id_field"], keep=tuple(fields))
-    settings = Settings(layout, run["precision"], run["truncate_dim"], bool(run["normalized"]), prompt=run["prompt"])
-    encoder = Encoder(runtime, settings, WINDOW)
-
-    def embed(at: Sequence[int]) -> Block:
-        given = [texts[i] for i in at]
-        named = {} if ids is None else {str(run["id_field"]): [ids[i] for i in at]}
-        return Block(at, given, encoder(given), named, {name: [v[i] for i in at] for name, v in fields.items()})
-
-    key = numbers_of(runtime, settings.precision, settings.normalize)
-    with AppendedFile(path, key, layout, "text", False) as writer:
-        writer.about = describe_file(runtime, settings)
-        writer.write(embed([]))
-        kept = zip(*fields.values(), strict=True) if fields else [()] * len(texts)
-        records = zip(texts, ids or [None] * len(texts), kept, strict=True)
-        rows = (Row(i, "Index.add", Record((text,), each, i, more)) for i, (text, each, more) in enumerate(records))
-        for some in cut_windows(writer.pick_changed(rows, WINDOW), WINDOW, characters):
-            writer.write(embed([row.number for row in some]))
-        writer.finish()
-    return writer.counts
-
-
-def delete_rows(path: Path, keys: Sequence[Any]) -> int:
-    """Delete rows by ids, or in a file without ids by texts; return their number."""
-    layout = Layout(id_field=_read_run(path)["id_field"])
-    with AppendedFile(path, {}, layout, "text", False) as writer:
-        return writer.delete(list(iterate_in_order(keys)))
 
 
 def _read_run(path: Path) -> dict[str, Any]:

@@ -29,9 +29,10 @@ from fastflow.files.database import (
     read_only,
     reading,
     run_of,
+    select_in,
     width_of,
 )
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.sources import Sources, one_text
 from fastflow.model.locate import PACKAGED
@@ -133,7 +134,7 @@ class MatrixSource(Source):
     def _read_texts(self, rows: set[int]) -> dict[int, str]:
         texts, count = {}, 0
         with Sources([str(self._texts)]) as sources:
-            for row in sources.rows(Layout()):
+            for row in sources.rows(InputFormat()):
                 count += 1
                 if row.number in rows:
                     texts[row.number] = one_text(row)
@@ -148,7 +149,6 @@ class MatrixSource(Source):
         return UsageError(f"{self.path} has no columns, so no condition can choose its rows; make a .db for that")
 
 
-AT_ONCE = 500  # the most values in a list of SQL
 KINDS = {"int8": "int8", "uint8": "int8", "binary": "bits", "ubinary": "bits"}  # others are floats
 FLIPPED = {"uint8": np.int8, "binary": np.uint8}  # stored 128 off: the highest bit is inverted
 TOKEN = re.compile(
@@ -234,14 +234,9 @@ class Database(Source):
         """No file stays open between calls."""
 
     def _read_rows(self, names: str, rows: list[int]) -> dict[int, Sequence[Any]]:
-        out: dict[int, Sequence[Any]] = {}
         with self._open() as db:
-            for start in range(0, len(rows), AT_ONCE):
-                some = rows[start : start + AT_ONCE]
-                marks = ", ".join("?" * len(some))
-                sql = f"SELECT {names} FROM {TABLE} WHERE row IN ({marks})"  # noqa: S608 (our names)
-                out |= {each[0]: each for each in db.execute(sql, some)}
-        return out
+            sql = f"SELECT {names} FROM {TABLE} WHERE row IN"  # noqa: S608 (our names)
+            return {each[0]: each for each in select_in(db, sql, rows)}
 
     @contextmanager
     def _check_content(self) -> Iterator[None]:

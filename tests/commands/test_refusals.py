@@ -67,7 +67,7 @@ WITHOUT_A_MODEL = [
     ("embed a.jsonl in.jsonl -o in.jsonl", 2, "in.jsonl is the input; choose another output with -o"),
     ("embed o.npy.partial -o o.npy --format txt", 2, "o.npy.partial is the input; choose another output with -o"),
     ("embed o.npy.partial.json -o o.npy --format txt", 2, "o.npy.partial.json is the input; choose another output"),
-    ("embed o.db.partial.zip -o o.db --format txt", 2, "o.db.partial.zip is the input; choose another output"),
+    ("embed o.db.partial.tmp -o o.db --format txt", 2, "o.db.partial.tmp is the input; choose another output"),
     ("embed in.txt --cache in.txt", 2, "is the input or the output; name a file of its own"),
     ("embed in.txt --cache x.npy -o x.npy", 2, "is the input or the output; name a file of its own"),
     ("embed in.txt --cache x.npy.partial -o x.npy", 2, "is the input or the output; name a file of its own"),
@@ -244,7 +244,7 @@ def desk(tmp_path_factory, model) -> Path:
         "in.jsonl": '{"title": "a", "body": "b"}\n', "a.jsonl": json.dumps(FIELDS) + "\n",
         "nan.jsonl": '{"text": "a", "n": NaN}\n', "fault.jsonl": '{"text": "a"}\n{"text": 3}\n',
         "pairs.tsv": "sentence1\tsentence2\na\tb\n", "o.npy.partial": "a\n", "o.npy.partial.json": "a\n",
-        "o.db.partial.zip": "a\n",
+        "o.db.partial.tmp": "a\n",
         "scored.tsv": "subset\tscore\tsentence1\tsentence2\na\t1\tthe dog\ta cat\na\t2\tit\tshe\n",
     }.items():  # fmt: skip
         (folder / name).write_text(text)

@@ -203,7 +203,7 @@ def test_a_second_writer_waits_and_a_reader_of_half_a_transaction_is_told(desk):
     Path("x.db.partial").touch()
     from fastflow.files.write.partial import open_partial
 
-    with open_partial(Path("x.db")):
+    with open_partial(Path("x.db.partial")):
         assert_one_sentence(embed("old.jsonl", "--append", "-q"), 1, "x.db.partial is being written by another run")
     with closing(sqlite3.connect("x.db", isolation_level=None)) as db:  # its copy is what a killed run leaves
         db.execute("PRAGMA cache_size = 1")

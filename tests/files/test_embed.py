@@ -12,13 +12,13 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files import Run, Settings, Summary, parse_shard
+from fastflow.files import EmbedConfig, Run, Summary, parse_shard
 from fastflow.files import embed as module
 from fastflow.files import windows as windows_module
 from fastflow.files.embed import embed_file
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.sources import Sources
-from fastflow.files.windows import Encoder, Pace, windows
+from fastflow.files.windows import Pace, WindowEncoder, windows
 
 from support.builders import make_model, make_sentences
 from support.commands import run
@@ -46,7 +46,7 @@ def write(path: Path, lines: list[str]) -> str:
 
 
 def embed(runtime: Runtime, source: object, target: Path, resume: bool = False, **settings: object) -> Summary:
-    return embed_file(runtime, str(source), target, Settings(**settings), Run(resume, quiet=True))
+    return embed_file(runtime, str(source), target, EmbedConfig(**settings), Run(resume, quiet=True))
 
 
 def test_empty_lines_are_texts_and_counted(runtime, tmp_path, target):
@@ -120,7 +120,7 @@ def test_embedding_a_file_shows_its_count_from_the_start(runtime, corpus, target
     monkeypatch.setattr("sys.stderr", shown)
     monkeypatch.setattr("fastflow.progress.EVERY", 0.0)
     monkeypatch.setattr(module, "WINDOW", 64)
-    embed_file(runtime, str(corpus), target, Settings())
+    embed_file(runtime, str(corpus), target, EmbedConfig())
     assert shown.getvalue().startswith("\rembed: 0 of 256 texts (0 %), 0/s\r")
     assert "embed: 256 of 256 texts (100 %), " in shown.getvalue()
 
@@ -139,10 +139,10 @@ def test_an_interruption_within_the_usual_window_keeps_what_is_done(model, tmp_p
 
     monkeypatch.setattr(runtime.session, "_embed", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        embed_file(runtime, str(tmp_path / "in.txt"), out, Settings())
+        embed_file(runtime, str(tmp_path / "in.txt"), out, EmbedConfig())
     assert "48 finished rows" in stopped.value.__notes__[0]  # 16 and 32
     monkeypatch.undo()
-    assert embed_file(runtime, str(tmp_path / "in.txt"), out, Settings(), Run(True)).resumed == 48
+    assert embed_file(runtime, str(tmp_path / "in.txt"), out, EmbedConfig(), Run(True)).resumed == 48
     assert np.array_equal(np.load(out), runtime.encode(lines))
 
 
@@ -154,7 +154,7 @@ def test_windows_of_a_device_that_overlaps_have_its_vectors(model, tmp_path, tar
     lines = make_sentences(256, 5)
     (tmp_path / "in.txt").write_text("\n".join(lines))
     plain = target.with_suffix(".npy")
-    embed_file(Runtime(model, backend="triton"), str(tmp_path / "in.txt"), plain, Settings())
+    embed_file(Runtime(model, backend="triton"), str(tmp_path / "in.txt"), plain, EmbedConfig())
     expected = Runtime(model, backend="triton").encode(lines)  # the stand-in's products round by the rows beside them
     np.testing.assert_allclose(np.load(plain), expected, rtol=1e-5, atol=1e-6)
 
@@ -182,7 +182,7 @@ def test_truncate_error_names_the_text(runtime, tmp_path, target):
         embed(runtime, source, target, truncate="error", prompt="the ")
     (tmp_path / "in.txt").write_text(f"a\0{long}\0")
     with pytest.raises(FastflowError, match=r"in\.txt, text 2: longer"):
-        embed(runtime, source, target, layout=Layout(null=True), truncate="error")
+        embed(runtime, source, target, layout=InputFormat(null=True), truncate="error")
     assert list(target.parent.iterdir()) == []
     with pytest.warns(UserWarning, match="longer than 64 tokens are cut"):
         assert embed(runtime, source, target).cut == 1
@@ -222,7 +222,7 @@ def test_texts_of_a_table_take_one_call_a_window(tmp_path, monkeypatch, sentence
     runtime = Runtime(make_model(tmp_path / "m", table, sentences, pooling="words", max_length=None), "cpu")
     whole, calls, texts = runtime.session._fused, [], ["the dog", "a cat", "the dog"]
     monkeypatch.setattr(runtime.session, "_fused", lambda *given: calls.append(given[0]) or whole(*given))
-    made = Encoder(runtime, Settings(prompt="so "), 2)(texts)
+    made = WindowEncoder(runtime, EmbedConfig(prompt="so "), 2)(texts)
     assert calls == [["so the dog", "so a cat"], ["so the dog"]]
     assert np.array_equal(made, runtime.encode(texts, prompt="so "))
 
@@ -238,7 +238,7 @@ def test_long_rows_end_a_window_and_the_end_of_a_file_does_not(runtime, tmp_path
     rows = [("a", ""), ("b" * 19, ""), ("c" * 25, ""), ("d", "e" * 18), ("f" * 4, ""), ("g", "")]
     lines = [json.dumps({"text": text, "note": note}) for text, note in rows]
     paths = [write(tmp_path / "a.jsonl", lines[:4]), write(tmp_path / "b.jsonl", lines[4:])]
-    texts = list_windows(runtime, paths, Settings(Layout(keep=("note",))), 4)
+    texts = list_windows(runtime, paths, EmbedConfig(InputFormat(keep=("note",))), 4)
     assert [[text[0] for text in window] for window in texts] == [["a", "b"], ["c"], ["d", "f"], ["g"]]
 
 
@@ -246,7 +246,7 @@ def test_pairs_are_named_by_their_file(runtime, tmp_path):
     heads = "sentence1\tsentence2"
     paths = [write(tmp_path / "a.tsv", [heads]), write(tmp_path / "b.tsv", [heads, "a\tb"])]
     with pytest.raises(UsageError, match=r"/b\.tsv holds pairs of texts"):
-        list_windows(runtime, paths, Settings(), 2)
+        list_windows(runtime, paths, EmbedConfig(), 2)
 
 
 def test_a_shard_is_one_of_so_many():
@@ -257,9 +257,9 @@ def test_a_shard_is_one_of_so_many():
 
 
 def test_every_option_tells_two_runs_apart():
-    other = {"layout": Layout("txt"), "precision": "int8", "dim": 8, "normalize": True, "batch_tokens": 9,
+    other = {"layout": InputFormat("txt"), "precision": "int8", "dim": 8, "normalize": True, "batch_tokens": 9,
              "dedupe": True, "shard": (1, 2), "truncate": "left", "prompt": "query: ",
              "only_new": True}  # fmt: skip
-    assert set(other) == {field.name for field in fields(Settings)}
+    assert set(other) == {field.name for field in fields(EmbedConfig)}
     for name, value in other.items():
-        assert Settings(**{name: value}).to_record() != Settings().to_record(), name
+        assert EmbedConfig(**{name: value}).to_record() != EmbedConfig().to_record(), name

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastflow.files import embed as module
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.sources import Sources
 from fastflow.files.read.texts import read_records
@@ -57,7 +57,7 @@ CONTENTS = [  # a file and its texts
 ]  # fmt: skip
 
 
-def count(path, layout=Layout()):  # noqa: B008 (immutable)
+def count(path, layout=InputFormat()):  # noqa: B008 (immutable)
     with Input(str(path)) as source:
         return count_rows(source, layout)
 
@@ -79,7 +79,7 @@ def test_texts_and_their_count_are_those_of_the_plain_file_however_it_is_packed(
 
 def test_nul_footers_and_faults_are_counted(tmp_path):
     (tmp_path / "x.txt").write_bytes(b"a\nb\0c\0d")
-    assert count(tmp_path / "x.txt", Layout(null=True)).rows == 3
+    assert count(tmp_path / "x.txt", InputFormat(null=True)).rows == 3
     (tmp_path / "x.txt").write_bytes(b"a\n\xff\n")
     assert count(tmp_path / "x.txt").rows == 2  # a row that cannot be used has a number too
     for name in "ab":
@@ -103,9 +103,9 @@ def test_a_split_is_over_all_inputs_which_can_be_read_again(tmp_path):
         paths.append(str(tmp_path / f"{name}.jsonl"))
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(f"{name}{i}") + "\n" for i in range(count_)))
     with Sources(paths) as sources:
-        split = split_rows(sources, Layout(), (2, 3))
+        split = split_rows(sources, InputFormat(), (2, 3))
         assert (split.counts, split.start, split.stop) == ([5, 0, 6], 3, 7)
-        assert [row.record.texts[0] for row in sources.rows(Layout())][3:7] == ["a3", "a4", "c0", "c1"]
+        assert [row.record.texts[0] for row in sources.rows(InputFormat())][3:7] == ["a3", "a4", "c0", "c1"]
 
 
 HASH = "0123456789abcdef" * 4

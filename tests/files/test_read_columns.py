@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 
 from fastflow import Index, Runtime
 from fastflow.errors import FastflowError
-from fastflow.files.read import Layout, parquet
+from fastflow.files.read import InputFormat, parquet
 from fastflow.files.read import matrix as module
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.matrix import Matrix, MatrixFile
@@ -36,13 +36,13 @@ def path(tmp_path, sentences):
     return tmp_path / "in.parquet"
 
 
-def read(path, layout=Layout(), skip=0):  # noqa: B008 (immutable)
+def read(path, layout=InputFormat(), skip=0):  # noqa: B008 (immutable)
     with Input(str(path)) as source:
         return list(parquet_records(source, layout, skip))
 
 
 def test_rows_with_ids_and_fields(path, sentences):
-    found = read(path, Layout(id_field="key", keep=("x",)))
+    found = read(path, InputFormat(id_field="key", keep=("x",)))
     assert [record.texts for record in found] == [(text,) for text in sentences[:100]]
     assert [record.id for record in found] == list(range(100))
     assert [record.line for record in found] == list(range(100))
@@ -146,7 +146,7 @@ def test_a_repeated_text_is_held_once(tmp_path):
     repeated = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 1000, pa.int32()), pa.array([text, "other"]))
     pq.write_table(pa.table({"text": repeated}), tmp_path / "in.parquet")
     with Input(str(tmp_path / "in.parquet")) as source:
-        records = parquet_records(source, Layout())
+        records = parquet_records(source, InputFormat())
         first = next(records)
         assert first.texts == (text,)
         assert next(records).texts == ("other",)
@@ -165,10 +165,10 @@ def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     plain = pq.ParquetFile.iter_batches
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda self, n, **o: sizes.append(n) or plain(self, n, **o))
     monkeypatch.setattr(parquet, "BYTES", 10_000)
-    assert [record.texts[0] for record in read(tmp_path / "in.parquet", Layout(field="text"))] == texts
+    assert [record.texts[0] for record in read(tmp_path / "in.parquet", InputFormat(field="text"))] == texts
     assert 1 <= sizes[0] <= 20
     monkeypatch.setattr(parquet, "BYTES", 1)
-    assert [record.line for record in read(tmp_path / "in.parquet", Layout(field="text"))] == list(range(200))
+    assert [record.line for record in read(tmp_path / "in.parquet", InputFormat(field="text"))] == list(range(200))
 
 
 READ = """

@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read import Layout, inputs
-from fastflow.files.read import inputs as spool
+from fastflow.files.read import InputFormat, inputs
 from fastflow.files.read import sources as module
-from fastflow.files.read.inputs import PIECE, Input, reread, unpack
+from fastflow.files.read.inputs import PIECE, Input, parse_encoding, reread, unpack
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.sources import Sources, check_formats, expand_patterns
 from fastflow.files.read.texts import read_records
@@ -108,12 +107,52 @@ def test_a_zst_is_unpacked_in_pieces(tmp_path):
             sizes = [len(chunk) for chunk in iter(lambda: packed.read1(*asked), b"")]  # noqa: B023
         assert sum(sizes) == 50 << 20
         assert max(sizes) <= most
-    params = zstandard.ZstdCompressionParameters(
-        window_log=28, strategy=1
-    )  # looks back further than the command allows
+    # looks back further than the command allows
+    params = zstandard.ZstdCompressionParameters(window_log=28, strategy=1)
     packer = zstandard.ZstdCompressor(compression_params=params).compressobj()
     (tmp_path / "x.txt.zst").write_bytes(packer.compress(b"a\n") + packer.flush())
-    refuses(lambda path: list(read_records(str(path))), tmp_path / "x.txt.zst", "x.txt.zst, line 1: cannot be read")
+    refuses(read_texts, tmp_path / "x.txt.zst", "x.txt.zst, line 1: cannot be read")
+
+
+CODECS = ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-32", "utf-8-sig", "cp037", "shift_jis", "utf-7"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
+def test_every_codec_reads_what_it_wrote(tmp_path, monkeypatch, codec, chunk):
+    monkeypatch.setattr("fastflow.files.read.inputs.CHUNK", chunk)
+    accents = "ひらがな" if codec == "shift_jis" else "déjà vu"
+    path = tmp_path / "x.csv"
+    path.write_bytes(f'text,n\r\n"{accents}\r\nover lines",1\nplain,2\n'.encode(codec))
+    layout = InputFormat(keep=("n",), encoding=parse_encoding(codec))
+    assert [(*record.texts, *record.kept) for record in read_records(str(path), layout)] == [
+        (f"{accents}\r\nover lines", "1"), ("plain", "2"),
+    ]  # fmt: skip
+
+
+MANY = "".join(f"line {i} of a file\n" for i in range(20_000)).encode()
+GZ, ZST = gzip.compress(MANY, mtime=0), zstandard.compress(MANY)
+CUT, DAMAGED = "cannot be read: the file is cut short; fetch it again", "is damaged; fetch it again"
+PACKED = [
+    ("x.txt.gz", GZ[:-50], f"x.txt.gz, line …: {CUT}"),
+    ("x.txt.gz", GZ[:6], f"x.txt.gz, line 1: {CUT}"),
+    ("x.txt.gz", GZ[:2000] + b"\xff" * 2000 + GZ[4000:], f"x.txt.gz, line …its .gz {DAMAGED}"),
+    ("x.txt.gz", GZ[:10] + b"\xff" + GZ[11:], "x.txt.gz, line 1: cannot be read"),
+    ("x.txt.gz", GZ[:-8] + b"\0" * 8, "x.txt.gz, line 20001: cannot be read"),
+    ("x.txt.gz", b"plain text\n", "it is not packed as .gz; rename it without .gz"),
+    ("x.txt.gz", ZST, "it is packed as .zst, not as .gz; rename it to end in .zst"),
+    ("x.txt.zst", ZST[:-50], f"x.txt.zst, line …: {CUT}"),
+    ("x.txt.zst", ZST[:6], f"x.txt.zst, line 1: {CUT}"),
+    ("x.txt.zst", ZST[:2000] + b"\xff" * 2000 + ZST[4000:], f"x.txt.zst, line …its .zst {DAMAGED}"),
+    ("x.txt.zst", b"plain text\n", "it is not packed as .zst; rename it without .zst"),
+    ("x.txt.zst", GZ, "it is packed as .gz, not as .zst; rename it to end in .gz"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), PACKED)
+def test_a_damaged_packing_is_refused_in_one_sentence(tmp_path, name, content, sentence):
+    (tmp_path / name).write_bytes(content)
+    refuses(read_texts, tmp_path / name, sentence)
 
 
 @pytest.mark.slow
@@ -174,7 +213,7 @@ def test_standard_input_is_read_twice_and_its_copy_removed(stdin, tmp_path, monk
 
 def test_a_pipe_that_is_too_large_is_one_sentence(stdin, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(spool, "LIMIT", 1 << 20)
+    monkeypatch.setattr(inputs, "LIMIT", 1 << 20)
     stdin(b"a\n" * (1 << 19))
     with reread("-"):
         pass
@@ -206,14 +245,8 @@ def test_patterns_are_sorted_and_names_keep_their_place(desk):
 
 
 def test_a_folder_of_parquet_is_its_files_and_other_marks_are_no_data(desk):
-    names = [
-        "ds/part-0.parquet",
-        "ds/_SUCCESS",
-        "ds/.part-0.parquet.crc",
-        "ds/_log/0.parquet",
-        "_x/[1]/day=10/a.parquet",
-    ]
-    names += ["_x/[1]/day=2/b.parquet", "_x/[1]/day=2/_c.parquet", "empty/_SUCCESS", "mixed/a.parquet", "mixed/b.txt"]
+    names = ["ds/part-0.parquet", "ds/_SUCCESS", "ds/.part-0.parquet.crc", "ds/_log/0.parquet", "mixed/b.txt"]
+    names += [f"_x/[1]/day={name}.parquet" for name in ("10/a", "2/b", "2/_c")] + ["empty/_SUCCESS", "mixed/a.parquet"]
     for name in names:
         (desk / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"text": [name]}), desk / name)
@@ -222,7 +255,7 @@ def test_a_folder_of_parquet_is_its_files_and_other_marks_are_no_data(desk):
     assert expand_patterns(["_x/[1]"]) == expand_patterns(["_x/*/**/*.parquet"]) == parts
     assert expand_patterns(["ds/_*"]) == ["ds/_SUCCESS"]
     with Sources(expand_patterns(["ds", "_x/[1]"])) as source:
-        assert [row.record.texts[0] for row in source.rows(Layout())] == ["ds/part-0.parquet", *parts]
+        assert [row.record.texts[0] for row in source.rows(InputFormat())] == ["ds/part-0.parquet", *parts]
     assert expand_patterns(["empty"]) == ["empty"]  # opening it says that it is a folder
     refuses(expand_patterns, ["empty/*"], "no file matches this pattern")
     refuses(expand_patterns, ["mixed"], "mixed: mixed/b.txt is not a Parquet file; move it, or give 'mixed/**/*.p")
@@ -296,14 +329,14 @@ def test_a_count_that_takes_too_long_is_an_estimate_by_bytes(tmp_path, monkeypat
     monkeypatch.setattr(module, "CHECKED", 50_000)
     for names in (["a.txt"], ["b.txt.gz"], ["a.txt", "b.txt.gz"]):
         with Sources([str(tmp_path / name) for name in names]) as sources:
-            found, about = sources.expected(Layout())
+            found, about = sources.expected(InputFormat())
         assert about
         assert 0.5 < found / (200_000 * len(names)) < 1.5
 
 
 def test_standard_input_from_a_file_is_counted_too(desk):
-    code = "from fastflow.files.read.sources import Sources; from fastflow.files.read import Layout\n"
-    code += "with Sources(['-']) as s: print(s.expected(Layout()), sum(1 for _ in s.rows(Layout())))"
+    code = "from fastflow.files.read.sources import Sources; from fastflow.files.read import InputFormat\n"
+    code += "with Sources(['-']) as s: print(s.expected(InputFormat()), sum(1 for _ in s.rows(InputFormat())))"
     for shell, said in (("exec 0<b.txt", "(2, False) 2"), ("exec 0<b.txt; read x", "(None, True) 1")):
         words = ["bash", "-c", f'{shell}; exec "$@"', "bash", sys.executable, "-c", code]
         assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == said
@@ -318,10 +351,10 @@ def test_inputs_that_are_refused(desk):
         ("-", "-"): "- is given twice",
     }.items():
         refuses(expand_patterns, list(names), message)
-    check_formats(["a.txt", "b.txt.gz", "c.txt.zst"], Layout())
-    check_formats(["a.txt", "b.jsonl"], Layout("jsonl"))
+    check_formats(["a.txt", "b.txt.gz", "c.txt.zst"], InputFormat())
+    check_formats(["a.txt", "b.jsonl"], InputFormat("jsonl"))
     with pytest.raises(UsageError, match=r"a\.txt is txt and b\.jsonl is jsonl: the inputs of a run must be of one fo"):
-        check_formats(["a.txt", "b.jsonl"], Layout())
+        check_formats(["a.txt", "b.jsonl"], InputFormat())
     refuses(Sources, ["b.txt", "absent.txt"], "absent.txt cannot be opened: No such file")
 
 
@@ -329,25 +362,24 @@ def test_inputs_that_are_refused(desk):
 @pytest.mark.parametrize("skip", range(6))
 def test_rows_go_on_through_the_files_and_can_be_skipped(desk, skip, counts):
     want = [("b.txt", "b1", 1), ("b.txt", "b2", 2), ("a.txt", "a1", 1), ("d.txt", "d1", 1), ("d.txt", "d2", 2)]
+    want = [(number, *row) for number, row in enumerate(want)][skip:]
     with Sources(["b.txt", "c.txt", "a.txt", "d.txt"]) as sources:
         if counts and skip > 2:
             (desk / "a.txt").unlink()  # files before the rows are not opened
-        found = [
-            (number, path, *record.texts, record.line) for number, path, record in sources.rows(Layout(), skip, counts)
-        ]
-    assert found == [(number, *row) for number, row in enumerate(want)][skip:]
+        rows = list(sources.rows(InputFormat(), skip, counts))
+    assert [(number, path, *record.texts, record.line) for number, path, record in rows] == want
 
 
 def test_rows_are_counted_before_a_run(desk):
     with Sources(["b.txt", "c.txt", "d.txt"]) as sources:
-        assert sources.expected(Layout()) == (4, False)
-        assert len(list(sources.rows(Layout()))) == 4  # the count left the first where it was
+        assert sources.expected(InputFormat()) == (4, False)
+        assert len(list(sources.rows(InputFormat()))) == 4  # the count left the first where it was
     with Sources(["c.txt"]) as sources:
-        assert sources.expected(Layout()) == (0, False)
+        assert sources.expected(InputFormat()) == (0, False)
     (desk / "e.txt").write_bytes(b"a line\n" * 3000 + b"\xff\n" + b"a line\n" * 3000)
     with Sources(["e.txt"]) as sources:  # a damaged line is counted too
-        assert sources.expected(Layout()) == (6001, False)
-        rows = sources.rows(Layout())
+        assert sources.expected(InputFormat()) == (6001, False)
+        rows = sources.rows(InputFormat())
         assert len([next(rows) for _ in range(3000)]) == 3000
         refuses(next, rows, "e.txt, line 3001: byte 1 is not UTF-8")
 
@@ -357,8 +389,8 @@ def test_identity_is_that_of_every_file_and_a_change_is_an_error(desk):
         assert sources.identity == [(6, os.stat("b.txt").st_mtime_ns), (3, os.stat("a.txt").st_mtime_ns)]
         assert sources.name == "b.txt and 1 more input"
         (desk / "a.txt").write_text("another\n")
-        refuses(lambda rows: list(rows), sources.rows(Layout()), "a.txt was changed while it was read")
+        refuses(lambda rows: list(rows), sources.rows(InputFormat()), "a.txt was changed while it was read")
     os.mkfifo(desk / "pipe.txt")
     with Sources(["b.txt", "pipe.txt"]) as sources:
         assert sources.identity is None
-        assert sources.expected(Layout()) == (None, True)
+        assert sources.expected(InputFormat()) == (None, True)

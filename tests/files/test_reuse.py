@@ -1,256 +1,188 @@
-"""Vectors that are reused: keys, repeated texts of a run, and the cache of training."""
+"""Runs with --dedupe, --cache and --only-new: outputs keep their bytes, and no text is computed twice."""
 
 from __future__ import annotations
 
-import os
-import stat
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from fastflow import Runtime
-from fastflow.cli import main
 from fastflow.errors import FastflowError
-from fastflow.files import cached_files as cache
-from fastflow.files.cached_files import describe, wait_for_lock
-from fastflow.files.vector_cache import CHECK, KEY, VectorCache, check_of, decides, keys_of, pack_rows, unpack_rows
-from fastflow.train.data.embeddings import embed_corpus
-from fastflow.train.data.encoder import open_encoder
+from fastflow.files import EmbedConfig, Run, Summary
+from fastflow.files import embed as module
+from fastflow.files.embed import embed_file
+from fastflow.session import Session
 
-from support.refusals import refuses
+from support.commands import assert_one_sentence, run
+from support.runs import stopped_at
+
+HOWS = ["dedupe", "cache"]
+WINDOW = 16
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch):
+    monkeypatch.setattr(module, "WINDOW", WINDOW)
 
 
 @pytest.fixture(scope="module")
 def runtime(model):
+    pytest.importorskip("fastflow.kernels._cpu", reason="only compiled kernels promise bits")
     return Runtime(model)
 
 
-def test_a_key_is_of_the_whole_text(runtime):
-    decided = decides(runtime, None)
-    texts = ["", " ", "a", "A", "a ", "a" * 100_000, "a" * 99_999 + "b", "b" + "a" * 99_999, "é", "e\u0301", "\ud800"]
-    keys = keys_of(texts, decided)
-    assert len(set(keys)) == len(texts)
-    assert {len(key) for key in keys} == {KEY}
-    assert KEY >= 16
-    assert keys_of(texts[::-1], decided) == keys[::-1]
-
-
-def test_everything_that_decides_a_pooled_vector_is_in_the_key(runtime, model, bert, monkeypatch):
-    one = decides(runtime, None)
-    assert {"fingerprint", "backend", "dtype", "arithmetic", "prompt", "max_length", "fastflow"} == set(one)
-    for name, value in one.items():
-        assert keys_of(["a"], one) != keys_of(["a"], one | {name: f"{value}."}), name
-    others = [decides(Runtime(bert), None), decides(runtime, "so "), decides(Runtime(model, backend="reference"), None)]
-    others.append(decides(Runtime(model, dtype="float64", backend="reference"), None))
-    monkeypatch.setattr("fastflow.files.vector_cache.__version__", "9")
-    others.append(decides(runtime, None))
-    assert len({keys_of(["a"], each)[0] for each in [one, *others]}) == 6
-    assert keys_of(["so a"], others[-1]) != keys_of(["a"], others[1])
-
-
-def test_the_instruction_set_is_in_the_key(model, forced_isa, monkeypatch):
-    forced = decides(Runtime(model, backend="cpu"), None)
-    assert forced["arithmetic"]
-    other = "portable" if forced_isa != "portable" else "avx2"
-    from conftest import require_isa
-
-    require_isa(other)
-    monkeypatch.setenv("FASTFLOW_ISA", other)
-    assert keys_of(["a"], forced) != keys_of(["a"], decides(Runtime(model, backend="cpu"), None))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rows_hold_the_bits_of_a_vector_and_whether_the_text_was_cut(dtype):
-    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(dtype)
-    vectors[0, 0], vectors[1, 0] = -0.0, 5e-324
-    rows = pack_rows(vectors, [1, 3])
-    assert {len(row) for row in rows} == {1 + vectors[0].nbytes}
-    found, cut = unpack_rows(rows[1:], 3, vectors.dtype)
-    assert found.tobytes() == vectors[1:].tobytes()
-    assert cut == 2
-    assert unpack_rows([], 3, vectors.dtype)[0].shape == (0, 3)
-
-
-def test_a_check_binds_a_row_to_its_key():
-    key, row = bytes(range(KEY)), b"row"
-    check = check_of(key, row)
-    assert len(check) == CHECK
-    assert check != check_of(key[::-1], row)
-    assert check != check_of(key, b"raw")
-
-
-PRIVATE = "(temporary file of --dedupe)"
-
-
-def test_rows_of_a_run_come_back_and_nothing_lies_in_the_folder(tmp_path):
-    store = VectorCache(tmp_path / PRIVATE, {}, 5, private=True)
-    rows = {os.urandom(KEY): os.urandom(5) for _ in range(1000)}
-    listed = list(rows)
-    assert store.find(listed) == {}
-    store.add({key: rows[key] for key in listed[:600]})
-    store.add({})
-    store.add({key: rows[key] for key in listed[600:900]})
-    assert store.find(listed[::-1]) == {key: rows[key] for key in listed[:900]}
-    assert list(tmp_path.iterdir()) == []  # nothing to be left by a process that is killed
-    store.close()
-
-
-def test_a_folder_that_cannot_hold_a_runs_rows_is_one_sentence(tmp_path):
-    with pytest.raises(FastflowError, match=r"temporary file of --dedupe\) cannot be written: No such .*; make"):
-        VectorCache(tmp_path / "absent" / PRIVATE, {}, 5, private=True)
-    store = VectorCache(tmp_path / PRIVATE, {}, 5, private=True)
-    store._db.execute("PRAGMA max_page_count = 1")  # as a disk without room
-    with pytest.raises(FastflowError, match=r"temporary file of --dedupe\).*: the disk is full; free some space"):
-        store.add({os.urandom(KEY): bytes(5) for _ in range(5000)})
-    store.close()
-
-
-DAYS = 86_400
-KEYS = ["a" * 64, "b" * 64, "c" * 64]
-
-
-def run(*arguments):
-    done = CliRunner().invoke(main, ["cache", *map(str, arguments)])
-    assert done.exit_code == 0, done.output
-    return done
-
-
-def write_array(path, rows=3):
-    with path.open("wb") as handle:
-        np.save(handle, np.zeros((rows, 1000), np.float32))
-    return path
-
-
-def test_an_age_is_in_its_largest_whole_unit():
-    ages = {-9: "just now", 59.9: "just now", 60: "1 minute", 3599: "59 minutes", 3600: "1 hour", DAYS: "1 day"}
-    for seconds, age in ages.items():
-        assert cache._age(seconds) == age
-
-
-def test_the_usual_place_and_a_place_that_is_not_there(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert run().stdout == f"{tmp_path / 'fastflow'}: 0 entries, 0 kB\n"
-    (tmp_path / "fastflow").mkdir()
-    write_array(tmp_path / "fastflow" / f"{KEYS[0]}.npy")
-    assert "1 entry" in run().stdout
-    assert "1 entry" in run("--clear").stderr
+@pytest.fixture
+def lines(sentences):
+    long = "dog " * 200
+    return [*sentences[:20], *sentences[:20], "", *sentences[40:60], long, *sentences[5:9] * 3, "", long]
 
 
 @pytest.fixture
-def kept(bert, sentences, tmp_path):
-    """A cache of one finished entry, named, and its path."""
-    embed_corpus(sentences, open_encoder(str(bert), "first-last", 64), tmp_path / "kept", corpus="corpus.txt")
-    (path,) = (tmp_path / "kept").glob("*.npy")
-    return path
+def source(tmp_path, lines) -> str:
+    (tmp_path / "in.txt").write_text("".join(line + "\n" for line in lines))
+    return str(tmp_path / "in.txt")
 
 
-def test_an_entry_is_listed_by_what_it_is_of(kept, bert):
-    lines = run(kept.parent).stdout.splitlines()
-    assert lines[0] == f"{kept.parent}: 1 entry, 33 kB"
-    assert lines[1].split(None, 5) == [
-        kept.name[:12], "33", "kB", "just", "now", f"finished            256 texts of corpus.txt, encoder {bert}"
-    ]  # fmt: skip
-    assert len(lines) == 2
+@pytest.fixture
+def out(tmp_path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
 
 
-def test_age_size_and_state(tmp_path, monkeypatch):
-    now = 1_800_000_000.0
-    monkeypatch.setattr("fastflow.commands.keep.time.time", lambda: now)
-    for key, days, name in zip(KEYS, (40, 1, 0.2), (".npy", ".partial", ".partial"), strict=True):
-        path = write_array(tmp_path / (key + name), rows=3000)
-        os.utime(path, (now - days * DAYS,) * 2)
-    lines = [line.split(None, 1)[1] for line in run(tmp_path).stdout.splitlines()[1:]]
-    assert [" ".join(line.split()) for line in lines] == [
-        "12 MB 40 days finished of an unknown corpus",
-        "12 MB 1 day unfinished of an unknown corpus",
-        "12 MB 4 hours unfinished of an unknown corpus",
-    ]
-    assert run(tmp_path, "--older-than", 30).stdout.startswith(f"{tmp_path}: 1 entry, 12 MB\n")
-    done = run(tmp_path, "--clear", "--older-than", 0.5)
-    assert done.stderr == f"fastflow: removed 2 entries, 24 MB from {tmp_path}\n"
-    assert [path.name for path in tmp_path.iterdir()] == [KEYS[2] + ".partial"]
-    run(tmp_path, "--clear")
-    assert list(tmp_path.iterdir()) == []
+def computed_by(monkeypatch) -> list[str]:
+    found: list[str] = []
+    pool = Session.pool
+    monkeypatch.setattr(Session, "pool", lambda self, texts, *a, **o: pool(self, found.extend(texts) or texts, *a, **o))
+    return found
 
 
-def test_a_description_goes_with_the_last_entry_that_has_it_unless_it_is_of_others(kept):
-    partial = write_array(kept.with_suffix(".partial"))
-    cache.clear([entry for entry in cache.entries(kept.parent) if entry.path == partial])
-    assert sorted(path.suffix for path in kept.parent.iterdir()) == [".json", ".npy"]
-    description = kept.with_suffix(".json").read_text()
-    for content, left in ((description, []), ('{"mine": 1}', [".json"])):
-        write_array(kept)
-        kept.with_suffix(".json").write_text(content)
-        assert ("of an unknown corpus" in run(kept.parent).stdout) == bool(left)
-        assert "removed 1 entry, " in run(kept.parent, "--clear").stderr
-        assert [path.suffix for path in kept.parent.iterdir()] == left
+def embed(runtime, source, target: Path, how: str, **settings) -> Summary:
+    cache = target.parent.parent / "c.db" if how == "cache" else None
+    given = EmbedConfig(dedupe=how == "dedupe", **settings)
+    return embed_file(runtime, source, target, given, Run(quiet=True, cache=cache))
 
 
-FOREIGN = {
-    "notes.txt": b"mine",
-    "vectors.npy": cache.MAGIC + b"mine",
-    KEYS[0][:-1] + ".npy": cache.MAGIC,
-    KEYS[0] + ".npz": cache.MAGIC,
-    KEYS[0].upper() + ".npy": cache.MAGIC,
-    KEYS[0] + ".123.npy": cache.MAGIC,
-    KEYS[1] + ".npy": b"no array at all",
-    KEYS[1] + ".json": b'{"mine": 1}',
-    KEYS[2] + ".partial": b"an unfinished download of another program",
-}
+@pytest.mark.parametrize("how", HOWS)
+def test_a_text_is_computed_once(runtime, source, lines, out, how, monkeypatch):
+    plain = embed(runtime, source, out / "a.npy", "plain")
+    computed = computed_by(monkeypatch)
+    done = embed(runtime, source, out / "b.npy", how)
+    assert (out / "b.npy").read_bytes() == (out / "a.npy").read_bytes()
+    assert sorted(computed) == sorted(set(lines))
+    assert (done.reused, done.cut, plain.cut) == (len(lines) - len(set(lines)), 2, 2)
 
 
-def test_files_of_others_are_neither_listed_nor_removed(tmp_path):
-    for name, content in FOREIGN.items():
-        (tmp_path / name).write_bytes(content)
-    outside = write_array(tmp_path.parent / "outside.npy")
-    (tmp_path / (KEYS[2] + ".npy")).symlink_to(outside)
-    (tmp_path / (KEYS[0] + ".partial")).mkdir()
-    assert run(tmp_path).stdout == f"{tmp_path}: 0 entries, 0 kB\n"
-    run(tmp_path, "--clear")
-    assert len(list(tmp_path.iterdir())) == len(FOREIGN) + 2
-    assert outside.exists()
+@pytest.mark.slow
+def test_a_cache_serves_every_run_of_its_model(runtime, source, lines, sentences, out, monkeypatch):
+    embed(runtime, source, out / "a.npy", "cache")
+    computed = computed_by(monkeypatch)
+    for options in ({}, {"precision": "int8", "dim": 7, "normalize": True}, {"dim": 3}):
+        done = embed(runtime, source, out / "b.jsonl", "cache", **options)
+        assert (done.reused, done.cut) == (len(lines), 2)
+    assert computed == []
+    with pytest.raises(FastflowError, match="longer than the model's 64 tokens"):
+        embed(runtime, source, out / "b.npy", "cache", truncate="error")
+    (out / "more.txt").write_text("".join(line + "\n" for line in [*lines, *sentences[100:103]]))
+    embed(runtime, str(out / "more.txt"), out / "b.npy", "cache")
+    assert computed == sentences[100:103]
 
 
-def test_an_entry_in_use_is_kept(kept, bert, sentences):
-    array_in_use = embed_corpus(sentences, open_encoder(str(bert), "first-last", 64), kept.parent)
-    assert "finished, in use" in run(kept.parent).stdout
-    done = run(kept.parent, "--clear")
-    assert "removed 0 entries, 0 kB" in done.stderr
-    assert "kept 1 entry, 33 kB in use by a running process" in done.stderr
-    assert kept.exists()
-    assert kept.with_suffix(".json").exists()
-    del array_in_use
-    run(kept.parent, "--clear")
-    assert not kept.exists()
+@pytest.mark.slow
+def test_another_model_or_setting_finds_nothing(runtime, model, bert, source, lines, out, monkeypatch):
+    embed(runtime, source, out / "a.npy", "cache")
+    others = [(Runtime(bert), {}), (runtime, {"prompt": "so "}), (Runtime(model, backend="reference"), {})]
+    if "bfloat16" in Runtime(model, dtype="bfloat16").info()["dtype"]:
+        others.append((Runtime(model, dtype="bfloat16"), {}))
+    for other, options in others:
+        computed = computed_by(monkeypatch)
+        done = embed(other, source, out / "b.npy", "cache", **options)
+        assert set(computed) == set(lines)
+        assert done.reused == len(lines) - len(set(lines))
+        embed(other, source, out / "plain.npy", "plain", **options)
+        assert np.allclose(np.load(out / "b.npy"), np.load(out / "plain.npy"), atol=1e-5)
+        monkeypatch.undo()
+        monkeypatch.setattr(module, "WINDOW", WINDOW)
+    assert f"holds {(1 + len(others)) * len(set(lines)):,} vectors" in done.cache
 
 
-def test_an_unfinished_file_is_kept_while_it_is_locked(tmp_path):
-    locked = tmp_path / f"{KEYS[0]}.partial"
-    other = write_array(tmp_path / f"{KEYS[1]}.partial")
-    with cache.wait_for_lock(locked, lambda: None):
-        assert run(tmp_path).stdout.count("unfinished, in use") == 1
-        run(tmp_path, "--clear")
-        assert list(tmp_path.iterdir()) == [locked]
-    assert not other.exists()
-    run(tmp_path, "--clear")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.slow
+def test_a_cut_that_a_model_orders_has_its_own_bits(sentences, source, out):
+    """The model in the package folds the cut into its calibration: only pooled vectors give the same bits."""
+    runtime = Runtime()
+    for how in ("plain", *HOWS):
+        embed(runtime, source, out / f"{how}.npy", how, dim=9, normalize=True)
+    assert (out / "dedupe.npy").read_bytes() == (out / "cache.npy").read_bytes() == (out / "plain.npy").read_bytes()
 
 
-def test_what_cannot_be_removed_is_an_error_that_names_it(kept, monkeypatch):
-    def refuse(self, missing_ok=False):
-        raise PermissionError(13, "Permission denied")
+def test_the_summary_counts_and_the_size_is_reported(model, source, lines, out):
+    arguments = ("embed", source, "-m", model, "-o", out / "a.npy")
+    known = len(lines) - len(set(lines))
+    first = run(*arguments, "--cache", out / "c.db").stderr
+    assert f"c.db holds {len(set(lines))} vectors, " in first
+    assert f"{len(lines)} texts (2 empty, 2 cut at 64 tokens; {known} not computed again), " in first
+    assert f"; {len(lines)} not computed again), " in run(*arguments, "--cache", out / "c.db").stderr
+    assert f"; {known} not computed again), " in (done := run(*arguments, "--dedupe")).stderr
+    assert "holds" not in done.stderr
+    shown = run("cache", out / "c.db").stdout.splitlines()
+    assert shown[0].startswith(f"{out / 'c.db'}: {len(set(lines))} vectors, ")
+    assert f"{len(set(lines)):>12} of model {Runtime(model).fingerprint[:12]}, cpu " in shown[1]
+    result = run("cache", out / "c.db", "--clear")
+    assert_one_sentence(result, 2, "c.db is one file: remove it as such; --clear is for the cache of fastflow-train")
+    assert (out / "c.db").exists()
 
-    monkeypatch.setattr(type(kept), "unlink", refuse)
-    refuses(cache.clear, cache.entries(kept.parent), ".npy cannot be removed: Permission denied")
+
+class Daily:
+    """Runs of ``fastflow embed`` with one cache, which give the texts that they wrote."""
+
+    def __init__(self, model, folder):
+        self.model, self.folder = model, folder
+
+    def run(self, lines, out, *options):
+        source, content = self.folder / f"{out}.txt", "".join(f"{line}\n" for line in lines)
+        if not source.exists():
+            source.write_text(content)
+        words = [source, "-m", self.model, "-q", "--cache", self.folder / "c.cache"]
+        done = run("embed", *words, "-o", self.folder / f"{out}.jsonl", *options)
+        return done, [json.loads(line)["text"] for line in self.written(out)]
+
+    def written(self, out):
+        path = self.folder / f"{out}.jsonl"
+        return path.read_text().splitlines() if path.exists() else []
 
 
-def test_an_entry_is_its_owners_alone(tmp_path):
-    before = os.umask(0o022)
-    try:
-        path = tmp_path / ("0" * 64 + ".partial")
-        with wait_for_lock(path, lambda: None):
-            describe(path, {"corpus": "in.txt"})
-    finally:
-        os.umask(before)
-    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
+@pytest.fixture
+def daily(model, tmp_path):
+    return Daily(model, tmp_path)
+
+
+def test_only_rows_that_no_finished_run_had_are_written(daily, sentences):
+    old, new = sentences[:40], [*sentences[40:45], sentences[40]]
+    assert daily.run(old, "a")[1] == old
+    mixed = [*old[:20], *new, *old[20:]]
+    assert daily.run(mixed, "b", "--only-new")[1] == new
+    assert [json.loads(line)["index"] for line in daily.written("b")] == list(range(20, 26))
+    assert daily.run(mixed, "c", "--only-new")[1] == []
+    assert daily.run(mixed, "c", "--only-new", "--resume")[0].exit_code == 0
+    assert daily.run(mixed, "d", "--only-new", "--prompt", "so ")[1] == mixed, "with another prompt none is known"
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_rows_that_an_interrupted_run_has_computed_are_not_lost(daily, sentences, between, options):
+    daily.run(sentences[:20], "a")
+    with stopped_at(2):
+        assert daily.run(sentences[:100], "b", "--only-new")[1] == []
+    if between:
+        daily.run(sentences[:5], "c")
+    assert daily.run(sentences[:100], "b", "--only-new", *options)[1] == sentences[20:100]
+
+
+def test_the_texts_of_a_cache_of_an_earlier_version_are_known(daily, sentences):
+    daily.run(sentences[:20], "a")
+    with closing(sqlite3.connect(daily.folder / "c.cache")) as db, db:
+        db.execute("DROP TABLE known")
+    assert daily.run(sentences[:25], "b", "--only-new")[1] == sentences[20:25]

@@ -19,7 +19,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError
-from fastflow.files import Settings, Summary, embed, write_rows
+from fastflow.files import EmbedConfig, Summary, embed, write_rows
 from fastflow.files.embed import transform_file
 from fastflow.files.read import inputs
 from fastflow.files.write import StandardOutput
@@ -338,7 +338,7 @@ def test_transform_of_several_blocks_of_none_and_of_pooled_texts(
     assert np.load(target).dtype == np.float32  # float64 is for computing only
     assert np.abs(np.load(target) - exact).max() <= 1e-6 * np.abs(exact).max()
     np.save("none.npy", x[:0])
-    assert transform_file(runtime, "none.npy", tmp_path / "rows.npy", Settings(dim=7)) == Summary()
+    assert transform_file(runtime, "none.npy", tmp_path / "rows.npy", EmbedConfig(dim=7)) == Summary()
     assert np.load(tmp_path / "rows.npy").shape == (0, 7)
     np.save("pooled.npy", pooled)
     assert run("transform", "pooled.npy", "-m", weighted_model, "-o", target, "--quiet").exit_code == 0
@@ -355,6 +355,6 @@ def test_vectors_that_the_model_cannot_take_are_one_line(vector_model, tmp_path,
     np.save("far.npy", far)
     runtime = Runtime(make_vector_model(tmp_path / "m", "whiten"))
     with pytest.raises(FastflowError, match=r"far\.npy, rows 4096 to 4999: transform: row 404 gives NaN or infinity"):
-        transform_file(runtime, "far.npy", tmp_path / "out.npy", Settings())
+        transform_file(runtime, "far.npy", tmp_path / "out.npy", EmbedConfig())
     assert json.loads(run("info", vector_model).stdout)["takes"] == "vectors"
     assert "2 files match their sha256" in run("verify", vector_model).stdout

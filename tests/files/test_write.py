@@ -17,9 +17,8 @@ from hypothesis.extra import numpy as arrays
 
 from fastflow import atomic
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files import cached_files as cache
 from fastflow.files.database import DatabaseFile
-from fastflow.files.write import Block, StandardOutput, Terminal, json_lines
+from fastflow.files.write import Block, StandardOutput, Terminal, json_lines, partial
 from fastflow.files.write.outputs import WRITERS, CsvFile, JsonLinesFile, NpyFile, writer_for
 from fastflow.files.write.parquet import ParquetOutput
 from fastflow.files.write.partial import check_known, partial_path, state_path
@@ -208,12 +207,12 @@ def test_a_file_that_is_replaced_before_it_is_locked_is_not_taken_for_the_new_on
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic, "try_lock", lock_late)
-        with cache.wait_for_lock(path, lambda: None) as handle:
+        with partial.open_partial(path) as handle:
             assert os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
-    with cache.wait_for_lock(path, lambda: None) as first:
+    with partial.open_partial(path) as first:
         os.write(first.fileno(), b"first")
-        monkeypatch.setattr(cache.time, "sleep", lambda seconds: path.rename(tmp_path / "done"))
-        with cache.wait_for_lock(path, lambda: waited.append(1)) as second:
+        monkeypatch.setattr(partial.time, "sleep", lambda seconds: path.rename(tmp_path / "done"))
+        with partial.open_partial(path, waiting=lambda: waited.append(1)) as second:
             assert os.fstat(second.fileno()).st_size == 0
     assert waited == [1]
     assert (tmp_path / "done").read_bytes() == b"first"

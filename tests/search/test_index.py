@@ -189,7 +189,7 @@ def test_all_rows_in_blocks(path, monkeypatch):
 
 
 def test_some_rows_in_the_order_asked_for(path, monkeypatch):
-    monkeypatch.setattr(module, "AT_ONCE", 2)
+    monkeypatch.setattr("fastflow.files.database.ASKED", 2)
     source = Database(path)
     assert np.array_equal(source.vectors(np.array([7, 3, 19])), VECTORS[[7, 3, 19]])
     assert source.hits([(7, 0.5), (3, 0.25), (7, 0.0)]) == [

@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.evaluation.evaluate import read_task
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.train.data import background as module
 from fastflow.train.data import token_weights as frequencies
@@ -238,7 +238,7 @@ def test_pairs_are_two_texts_a_row(tmp_path):
     rows += [("a", "2.0", "Two.", "Three."), ("b", "3", "One.", "Four.")]
     path = write(tmp_path / "p.tsv", "".join("\t".join(row) + "\n" for row in rows))
     assert read_corpus([path]) == ['One "quote.', "Two.", "Three.", "One.", "Four."]
-    assert draw(read_texts([path], Layout(field="sentence2")), path) == ["Two.", "Three.", "Four."]
+    assert draw(read_texts([path], InputFormat(field="sentence2")), path) == ["Two.", "Three.", "Four."]
 
 
 def test_texts_are_distinct_across_files_in_order_of_appearance(tmp_path):

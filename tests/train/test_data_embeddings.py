@@ -16,7 +16,7 @@ from fastflow.backends.choose import cannot_run
 from fastflow.backends.cpu import CpuBackend
 from fastflow.backends.torch import TorchBackend
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files import cached_files as kept
+from fastflow.files.write import partial
 from fastflow.model.manifest import fingerprint
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.verify import verify
@@ -141,7 +141,7 @@ def test_a_damaged_cache_is_made_again(bert, sentences, tmp_path, passes, how):
     (path,) = tmp_path.glob("*.npy")
     calls = len(passes)
     if how == "unfinished":
-        path.replace(path.with_suffix(".partial")).write_bytes(b"x" * 99_999)
+        path.replace(f"{path}.partial").write_bytes(b"x" * 99_999)
     else:
         path.write_bytes(DAMAGES[how](path.read_bytes()))
     assert np.array_equal(embed_corpus(sentences, open_one(bert), tmp_path), first)
@@ -176,16 +176,16 @@ def test_an_interrupted_pass_continues_bit_for_bit(
     assert list((tmp_path / "c").iterdir()) == [], "nothing of the first window"
     stop_run(4)
     assert "120 texts are kept in the cache, and the same command continues" in capsys.readouterr().err
-    (partial,) = arrays(tmp_path / "c")
-    assert partial.endswith(".partial")
-    with (tmp_path / "c" / partial).open("ab") as handle:
+    (name,) = arrays(tmp_path / "c")
+    assert name.endswith(".partial")
+    with (tmp_path / "c" / name).open("ab") as handle:
         handle.write(b"torn" * 100)  # three rows and a bit, as a crash in the middle of a window leaves them
     passes.clear()
     found = embed_corpus(sentences, open_one(bert), tmp_path / "c")
     assert passes == [40, 40, 40, 16]
     assert "continues after 120 of 256 texts" in capsys.readouterr().err
     assert np.array_equal(found, whole)
-    assert arrays(tmp_path / "c") == [partial.replace(".partial", ".npy")]
+    assert arrays(tmp_path / "c") == [name.removesuffix(".partial")]
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_a_second_run_waits_for_the_first(bert, sentences, tmp_path, monkeypatch
         return run(self, texts, advance)
 
     monkeypatch.setattr(Embedder, "__call__", hold)
-    monkeypatch.setattr(kept.time, "sleep", lambda seconds: (go_on.set(), first.join(60)))
+    monkeypatch.setattr(partial.time, "sleep", lambda seconds: (go_on.set(), first.join(60)))
     made = []
     first = threading.Thread(target=lambda: made.append(embed_corpus(sentences, open_one(bert), tmp_path)))
     first.start()
@@ -269,7 +269,7 @@ def test_cache_that_cannot_be_written(bert, sentences, corpus, tmp_path, monkeyp
     def full(*unused):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(embeddings, "_write", full)
+    monkeypatch.setattr(embeddings.NpyFile, "append", full)
     with pytest.raises(FastflowError, match="cannot be written: No space left on device"):
         embed_corpus(sentences, open_one(bert), tmp_path)
     assert list(tmp_path.iterdir()) == []

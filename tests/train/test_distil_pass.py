@@ -141,7 +141,7 @@ def test_another_run_or_corpus_is_refused_and_a_damaged_file_named(teacher, tmp_
 def test_one_run_at_a_time(tmp_path):
     with (
         Kept.lock(tmp_path / "out"),
-        pytest.raises(FastflowError, match="is held by another run"),
+        pytest.raises(FastflowError, match="is being written by another run"),
         Kept.lock(tmp_path / "out"),
     ):
         pass

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from fastflow.errors import FastflowError
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.texts import read_records
 
 BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # between sentences, not after most abbreviations
@@ -37,7 +37,7 @@ def draw(texts: Iterable[str], named: str, sample: int | None = None, seed: int 
     return out
 
 
-def read_texts(paths: Sequence[str], layout: Layout = Layout()) -> Iterator[str]:  # noqa: B008 (immutable)
+def read_texts(paths: Sequence[str], layout: InputFormat = InputFormat()) -> Iterator[str]:  # noqa: B008 (immutable)
     """Read every text of ``paths``, both of a pair."""
     return (text for path in paths for record in read_records(path, layout) for text in record.texts)
 

@@ -18,9 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.backends.choose import cannot_run, open_backend
+from fastflow.cache_folder import OWN
 from fastflow.cache_folder import cache_directory as cache_directory
 from fastflow.errors import FastflowError
-from fastflow.files.cached_files import bytes_for_people, describe, wait_for_lock
+from fastflow.files.cached_files import bytes_for_people, describe, description_path
+from fastflow.files.write import Block
+from fastflow.files.write.outputs import NpyFile
+from fastflow.files.write.partial import partial_path
 from fastflow.model.encoder import is_native, is_static
 from fastflow.stages.vectors import first_bad
 from fastflow.train.data.corpus import corpus_hash
@@ -103,36 +107,36 @@ def embed_corpus(
     head = _make_header(shape)
     if (found := _open_entry(path, head, shape)) is not None:
         return found
-    embedder, partial = Embedder(encoder, device), path.with_suffix(".partial")
-    waiting = f"another process computes these embeddings in {partial}; waiting for it"
+    embedder = Embedder(encoder, device)
+    waiting = f"another process computes these embeddings in {partial_path(path)}; waiting for it"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with wait_for_lock(partial, lambda: voice.say(waiting)) as f:
+        with NpyFile(path, {}, OWN, lambda: voice.say(waiting)) as file:
             if (found := _open_entry(path, head, shape)) is not None:
-                partial.unlink()
+                file.remove()
                 return found
-            describe(partial, {"texts": len(texts), "corpus": corpus, "encoder": encoder.name})
+            describe(path, {"texts": len(texts), "corpus": corpus, "encoder": encoder.name})
             try:
-                _fill(f, head, texts, embedder, voice)
-            except FastflowError:
-                _discard(partial)
-                raise
-            except BaseException:
-                if done := _count_kept(f, head, embedder.dim):
-                    kept = f"{done:,} texts are kept in the cache"
-                    voice.say(f"encoder: stopped; {kept}, and the same command continues after them")
+                _fill(file, head, texts, embedder, voice)
+            except BaseException as error:
+                if not file.rows or (isinstance(error, FastflowError) and not isinstance(error.__cause__, OSError)):
+                    file.remove()
+                    description_path(path).unlink(missing_ok=True)
                 else:
-                    _discard(partial)
+                    kept = f"{file.rows:,} texts are kept in the cache"
+                    voice.say(f"encoder: stopped; {kept}, and the same command continues after them")
                 raise
-            partial.replace(path)
             size = bytes_for_people(len(head) + 4 * shape[0] * shape[1])
             place = "" if cache == cache_directory(None) else f" {cache}"
             voice.say(f"cached {size} in {cache}; `fastflow cache --clear{place}` removes it")
-            return _map(f, len(head), shape)
-    except OSError as error:
+            return _map(file.handle, len(head), shape)
+    except (OSError, FastflowError) as error:
+        fault = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(fault, OSError):
+            raise
         raise FastflowError(
-            f"the cache {cache} cannot be written: {error.strerror}; choose another with --cache-folder"
-        ) from error
+            f"the cache {cache} cannot be written: {fault.strerror}; choose another with --cache-folder"
+        ) from fault
 
 
 def _make_header(shape: tuple[int, int]) -> bytes:
@@ -152,41 +156,23 @@ def _open_entry(path: Path, head: bytes, shape: tuple[int, int]) -> NDArray[np.f
         return None
 
 
-def _map(handle: BinaryIO | io.FileIO, offset: int, shape: tuple[int, int]) -> NDArray[np.float32]:
+def _map(handle: BinaryIO, offset: int, shape: tuple[int, int]) -> NDArray[np.float32]:
     fcntl.flock(handle, fcntl.LOCK_SH)  # the map duplicates the descriptor, which keeps the lock
     return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
 
 
-def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedder, voice: Voice) -> None:
-    done = _count_kept(handle, head, embedder.dim)
-    handle.seek(0)
-    _write(handle, head)
-    handle.truncate(len(head) + 4 * done * embedder.dim)
-    handle.seek(0, os.SEEK_END)
-    if done:
+def _fill(file: NpyFile, head: bytes, texts: Sequence[str], embedder: Embedder, voice: Voice) -> None:
+    row, size = 4 * embedder.dim, os.fstat(file.handle.fileno()).st_size
+    if file.handle.read(len(head)) in (head, bytes(len(head))):
+        file.rows = (size - len(head)) // row // WINDOW * WINDOW
+    file.begin(len(head) + row * file.rows if file.rows else None)
+    if file.rows:
         voice.say(
-            f"encoder: continues after {done:,} of {len(texts):,} texts that an interrupted run left in the cache"
+            f"encoder: continues after {file.rows:,} of {len(texts):,} texts that an interrupted run left in the cache"
         )
-    with voice.progress("encoder", len(texts), "texts", done) as progress:
-        for start in range(done, len(texts), WINDOW):  # a full disk raises here; a memory map would kill the process
-            _write(handle, embedder(texts[start : start + WINDOW], progress.advance).tobytes())
-            os.fsync(handle.fileno())
-
-
-def _write(handle: io.FileIO, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:  # an unbuffered write may take a part
-        rest = rest[handle.write(rest) :]
-
-
-def _count_kept(handle: io.FileIO, head: bytes, dim: int) -> int:
-    handle.seek(0)
-    if handle.read(len(head)) != head:
-        return 0
-    rows = (os.fstat(handle.fileno()).st_size - len(head)) // (4 * dim)
-    return rows - rows % WINDOW
-
-
-def _discard(partial: Path) -> None:
-    partial.unlink(missing_ok=True)
-    partial.with_suffix(".json").unlink(missing_ok=True)
+    with voice.progress("encoder", len(texts), "texts", file.rows) as progress:
+        for start in range(file.rows, len(texts), WINDOW):
+            vectors = embedder(texts[start : start + WINDOW], progress.advance)
+            file.write(Block(range(start, start + len(vectors)), [], vectors))
+            file.sync()  # a full disk raises; a memory map would kill the process
+    file.finish()

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.atomic import open_locked
 from fastflow.console import add_note
 from fastflow.errors import FastflowError
+from fastflow.files.write.partial import cannot_write, open_partial
 from fastflow.progress import format_count
 from fastflow.train.data.corpus import add_text, key_of
 from fastflow.train.distil.bags import Bags
@@ -72,11 +72,9 @@ class Kept:
         path = out.with_name(out.name + ".distilling.lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle = open_locked(path)
         except OSError as error:
-            raise FastflowError(f"{path} cannot be written: {error.strerror}; choose another place with -o") from error
-        if handle is None:
-            raise FastflowError(f"{path} is held by another run; wait for it, or choose another output with -o")
+            raise cannot_write(path, error) from error
+        handle = open_partial(path)
         try:
             yield
         finally:
@@ -136,7 +134,7 @@ class Kept:
                 save_file(arrays, growing, {"run": json.dumps(state)})
             os.replace(growing, self.path)
         except OSError as error:
-            raise FastflowError(f"{self.path} cannot be written: {error.strerror}; free some space") from error
+            raise cannot_write(self.path, error) from error
         finally:
             growing.unlink(missing_ok=True)
         self._saved, self._due = found.texts, time.monotonic() + EVERY

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fastflow.atomic import check_out
 from fastflow.errors import UsageError
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.sources import Sources
 from fastflow.model.encoder import is_static
 from fastflow.model.static.write import DTYPES, write_static
@@ -216,7 +216,7 @@ def _explain_choice(tables: Sequence[Table], best: Table, settings: Settings) ->
 
 
 def distil_files(
-    model: str, paths: Sequence[str], layout: Layout, out: Path, settings: Settings, voice: Voice, resume: bool
+    model: str, paths: Sequence[str], layout: InputFormat, out: Path, settings: Settings, voice: Voice, resume: bool
 ) -> None:
     """Distil ``model`` on the texts of ``paths`` and write the table to ``out``."""
     check_out(out, "-o")

@@ -64,7 +64,7 @@ class Skipped:
         return f"{rows} left out{listed}: {'; '.join(self.places)}{more}"
 
 
-class Layout(NamedTuple):
+class InputFormat(NamedTuple):
     """The options for finding the texts of an input.
 
     ``field``: the text column; None takes ``text`` or ``sentence``, the only field of an object, or the pair
@@ -115,7 +115,7 @@ def find_text_fields(names: list[str], field: str | None = None) -> tuple[str, .
     return next(((name,) for name in TEXT_FIELDS if name in names), ())
 
 
-def join_texts(texts: Iterable[str], layout: Layout) -> tuple[str, ...]:
+def join_texts(texts: Iterable[str], layout: InputFormat) -> tuple[str, ...]:
     """Join the texts of several columns; a pair stays two texts."""
     return tuple(texts) if layout.field is None else ("\n".join(texts),)
 

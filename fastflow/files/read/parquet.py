@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.files.read import LONGEST, Layout, Record, RowFault, join_texts, list_names, text_fields
+from fastflow.files.read import LONGEST, InputFormat, Record, RowFault, join_texts, list_names, text_fields
 from fastflow.files.read.inputs import Input, TooLong
 from fastflow.values import reason, system_failed
 
@@ -26,7 +26,7 @@ def arrow(purpose: str) -> Any:
     return pyarrow, pyarrow.parquet
 
 
-def parquet_records(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record | RowFault]:
+def parquet_records(source: Input, layout: InputFormat, skip: int = 0) -> Iterator[Record | RowFault]:
     """Yield the records after the first ``skip``, or their faults.
 
     Kept fields are Arrow scalars, ``line`` is the row from 0.
@@ -89,7 +89,7 @@ def footer(source: Input) -> bytes:
     return file.read(size)
 
 
-def add_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
+def add_types(found: dict[str, Any], source: Input, layout: InputFormat) -> None:
     """Add the Arrow types of id and kept fields to ``found``; raises a FastflowError if a type differs."""
     file = _open_file(source)
     with _readable(source.path):
@@ -104,7 +104,7 @@ def add_types(found: dict[str, Any], source: Input, layout: Layout) -> None:
                 )
 
 
-def check_json(types: dict[str, Any], path: str, layout: Layout) -> None:
+def check_json(types: dict[str, Any], path: str, layout: InputFormat) -> None:
     """Raise a UsageError for a kept column with a type that JSON lacks."""
     for name in layout.keep:
         if not _fits_json(types[name]):
@@ -134,7 +134,7 @@ def _readable(path: str) -> Iterator[None]:
         raise FastflowError(f"{path} {said}: {reason(error).split('.')[0]}") from error
 
 
-def columns_of(source: Input, schema: Any, layout: Layout) -> tuple[tuple[str, ...], list[str]]:
+def columns_of(source: Input, schema: Any, layout: InputFormat) -> tuple[tuple[str, ...], list[str]]:
     """Return (text columns, all columns to read); raises a FastflowError for a wrong column."""
     names, key, path = schema.names, layout.id_field, source.path
     texts = source.fields = text_fields(names, path, None, layout.field, source.fields)
@@ -154,7 +154,9 @@ def columns_of(source: Input, schema: Any, layout: Layout) -> tuple[tuple[str, .
     return texts, wanted
 
 
-def _records(batch: Any, fields: tuple[str, ...], path: str, first: int, layout: Layout) -> Iterator[Record | RowFault]:
+def _records(
+    batch: Any, fields: tuple[str, ...], path: str, first: int, layout: InputFormat
+) -> Iterator[Record | RowFault]:
     import pyarrow
 
     try:

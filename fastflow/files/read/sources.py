@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read import Layout, Record, RowFault, Skipped
+from fastflow.files.read import InputFormat, Record, RowFault, Skipped
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.texts import format_of, records_of, rows_so_far
 
@@ -84,7 +84,7 @@ def _list_parquet(folder: str) -> list[str]:
     return [] if others else found
 
 
-def check_formats(paths: Sequence[str], layout: Layout) -> None:
+def check_formats(paths: Sequence[str], layout: InputFormat) -> None:
     """Raise a UsageError unless all ``paths`` have one format."""
     kinds = {path: format_of(path, layout.format) for path in paths} if len(paths) > 1 else {}
     for path, kind in kinds.items():
@@ -130,7 +130,7 @@ class Sources:
         return self.paths[0] if not more else f"{self.paths[0]} and {more} more input{'s' * (more > 1)}"
 
     def rows(
-        self, layout: Layout, skip: int = 0, counts: Sequence[int] | None = None, stop: int | None = None
+        self, layout: InputFormat, skip: int = 0, counts: Sequence[int] | None = None, stop: int | None = None
     ) -> Iterator[Row]:
         """Yield the rows from ``skip`` to before ``stop``; rows that are left out have numbers too.
 
@@ -169,7 +169,7 @@ class Sources:
     def fields(self) -> tuple[str, ...]:
         return self.current.fields
 
-    def _choose_fields(self, layout: Layout, skip: int, counts: Sequence[int]) -> None:
+    def _choose_fields(self, layout: InputFormat, skip: int, counts: Sequence[int]) -> None:
         for at, rows in enumerate(counts):
             if rows and not self.fields and skip >= rows and format_of(self.paths[at], layout.format) != "txt":
                 any(self.fields for _ in records_of(self.open(at), layout))
@@ -187,7 +187,7 @@ class Sources:
         self._fresh = False
         return self.current
 
-    def types(self, layout: Layout) -> dict[str, Any]:
+    def types(self, layout: InputFormat) -> dict[str, Any]:
         """Return the Arrow types of id and kept fields, {} unless Parquet; raises if two inputs differ."""
         if format_of(self.paths[0], layout.format) != "parquet":
             return {}
@@ -202,7 +202,7 @@ class Sources:
                 fields = source.fields
         return found
 
-    def expected(self, layout: Layout) -> tuple[int | None, bool]:
+    def expected(self, layout: InputFormat) -> tuple[int | None, bool]:
         """Return (rows of all inputs, whether they are estimated, after COUNT_S); (None, True) for a pipe."""
         sizes = [size for size, _ in self.identity or []]
         if not sizes or ("-" in self.paths and sys.stdin.buffer.tell()):
@@ -217,7 +217,7 @@ class Sources:
             return rows, False
         return (int(rows * sum(sizes) / read) if read else None), True
 
-    def _so_far(self, path: str, layout: Layout, until: float) -> tuple[int, float]:
+    def _so_far(self, path: str, layout: InputFormat, until: float) -> tuple[int, float]:
         found, share = 0, 0.0
         with contextlib.suppress(FastflowError):  # the run will raise it
             with self._opened("/dev/stdin" if path == "-" else path) as source:

@@ -10,7 +10,16 @@ from itertools import chain
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.files.read import LONGEST, Layout, Record, RowFault, find_text_fields, join_texts, list_names, text_fields
+from fastflow.files.read import (
+    LONGEST,
+    InputFormat,
+    Record,
+    RowFault,
+    find_text_fields,
+    join_texts,
+    list_names,
+    text_fields,
+)
 from fastflow.files.read.inputs import BadLine, Input
 
 SEP = re.compile('"?sep=(.)"?', re.IGNORECASE)
@@ -18,7 +27,7 @@ DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 
 
 def table_records(
-    lines: Iterator[str | BadLine], source: Input, kind: str, layout: Layout
+    lines: Iterator[str | BadLine], source: Input, kind: str, layout: InputFormat
 ) -> Iterator[Record | RowFault]:
     r"""Yield the records of a csv or tsv, or their faults; ids are strings.
 
@@ -131,7 +140,7 @@ class _Ended:
         return line + "\n"
 
 
-def _delimiter(line: str, path: str, layout: Layout) -> str:
+def _delimiter(line: str, path: str, layout: InputFormat) -> str:
     found = {mark: columns for mark in DELIMITERS if len(columns := _columns(line, mark)) > 1}
     if len(found) > 1 and layout.header:
         by_name = {m: c for m, c in found.items() if find_text_fields(c, layout.field)}
@@ -152,7 +161,7 @@ def _columns(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _text_fields(names: list[str], head: list[str], source: Input, layout: Layout) -> tuple[str, ...]:
+def _text_fields(names: list[str], head: list[str], source: Input, layout: InputFormat) -> tuple[str, ...]:
     path = source.path
     if source.fields or layout.field is not None or find_text_fields(names):
         source.fields = text_fields(names, path, 1, layout.field, source.fields)
@@ -190,7 +199,7 @@ def _name_place(names: list[str], name: str, path: str, purpose: str) -> int:
 
 
 def _record(
-    values: list[str], fields: list[int], key: int | None, keep: list[int], layout: Layout, line: int
+    values: list[str], fields: list[int], key: int | None, keep: list[int], layout: InputFormat, line: int
 ) -> Record:
     texts, kept = join_texts((values[place] for place in fields), layout), tuple(values[place] for place in keep)
     return Record(texts, None if key is None else values[key], line, kept)

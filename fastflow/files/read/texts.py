@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read import LONGEST, Identity, Layout, Record, RowFault, join_texts, list_names, text_fields
+from fastflow.files.read import LONGEST, Identity, InputFormat, Record, RowFault, join_texts, list_names, text_fields
 from fastflow.files.read.inputs import BadLine, Input, TooLong, without_packing
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
@@ -44,12 +44,12 @@ def format_of(path: str, given: str | None = None) -> str:
     return suffix
 
 
-def unit_of(path: str, layout: Layout) -> str:
+def unit_of(path: str, layout: InputFormat) -> str:
     """Return the word before a record's number: line, row, record or text."""
     return "text" if layout.null else {"parquet": "row", "json": "record"}.get(format_of(path, layout.format), "line")
 
 
-def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # noqa: B008 (immutable)
+def read_records(path: str, layout: InputFormat = InputFormat()) -> Iterator[Record]:  # noqa: B008 (immutable)
     """Yield the records of ``path``, ``-`` for standard input; raises a FastflowError naming file and line."""
     with Input(path) as source:
         for record in records_of(source, layout):
@@ -58,7 +58,7 @@ def read_records(path: str, layout: Layout = Layout()) -> Iterator[Record]:  # n
             yield record
 
 
-def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record | RowFault]:
+def records_of(source: Input, layout: InputFormat, skip: int = 0) -> Iterator[Record | RowFault]:
     """Yield the records after the first ``skip``, or their faults."""
     path, kind = source.path, format_of(source.path, layout.format)
     check_layout(path, kind, layout)
@@ -69,7 +69,7 @@ def records_of(source: Input, layout: Layout, skip: int = 0) -> Iterator[Record 
     return islice(_line_records(source, kind, layout), skip, None)
 
 
-def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
+def rows_so_far(source: Input, layout: InputFormat) -> Iterator[int]:
     """Yield the number of rows so far; for Parquet only the total.
 
     Lines are parsed only if texts may hold line ends.
@@ -88,7 +88,7 @@ def rows_so_far(source: Input, layout: Layout) -> Iterator[int]:
         yield from (number for number, _ in enumerate(lines, 1))
 
 
-def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record | RowFault]:
+def _line_records(source: Input, kind: str, layout: InputFormat) -> Iterator[Record | RowFault]:
     if kind == "json":
         yield from list_records(source, layout)
         return
@@ -106,7 +106,7 @@ def _line_records(source: Input, kind: str, layout: Layout) -> Iterator[Record |
         )
 
 
-def check_layout(path: str, kind: str, layout: Layout) -> None:
+def check_layout(path: str, kind: str, layout: InputFormat) -> None:
     """Raise a UsageError for an option that the format ``kind`` lacks."""
     fields = {"--text-field": layout.field, "--id-field": layout.id_field, "--keep": ",".join(layout.keep)}
     if kind == "txt" and (asked := [f"{option} {name}" for option, name in fields.items() if name]):
@@ -125,7 +125,7 @@ def check_layout(path: str, kind: str, layout: Layout) -> None:
 MARK = re.compile(r"[ \t\r\n]*([^ \t\r\n])[ \t\r\n]*")
 
 
-def json_records(lines: Iterable[str | BadLine], source: Input, layout: Layout) -> Iterator[Record | RowFault]:
+def json_records(lines: Iterable[str | BadLine], source: Input, layout: InputFormat) -> Iterator[Record | RowFault]:
     """Yield the records of JSON Lines, or their faults."""
     reader = Objects(source, layout)
     for number, line in enumerate(lines, 1):
@@ -139,7 +139,7 @@ def json_records(lines: Iterable[str | BadLine], source: Input, layout: Layout) 
                 yield fault
 
 
-def list_records(source: Input, layout: Layout) -> Iterator[Record | RowFault]:
+def list_records(source: Input, layout: InputFormat) -> Iterator[Record | RowFault]:
     """Yield the records of a JSON list, or their faults; raises a FastflowError for broken JSON."""
     reader, number = Objects(source, layout), 0
     handler = "replace" if layout.errors == "replace" else "surrogateescape"
@@ -196,7 +196,7 @@ def _values(pieces: Iterator[str], path: str) -> Iterator[tuple[Any, str]]:
 class Objects:
     """Finds text, id and kept fields in JSON values; the first object must have all."""
 
-    def __init__(self, source: Input, layout: Layout) -> None:
+    def __init__(self, source: Input, layout: InputFormat) -> None:
         self._source, self._layout, self._first = source, layout, True
 
     def read(self, value: Any, place: str, number: int) -> Record:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fastflow.atomic import replace_text
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.parquet import footer, row_count
 from fastflow.files.read.sources import Sources
@@ -221,7 +221,7 @@ class Counted(NamedTuple):
     sha256: str
 
 
-def count_rows(source: Input, layout: Layout) -> Counted:
+def count_rows(source: Input, layout: InputFormat) -> Counted:
     """Count the rows; raises a UsageError for a pipe, a FastflowError for a damaged line."""
     if source.identity is None:
         raise not_countable(source.path)
@@ -250,7 +250,7 @@ class Split(NamedTuple):
         return [each.rows for each in self.inputs]
 
 
-def split_rows(sources: Sources, layout: Layout, shard: tuple[int, int]) -> Split:
+def split_rows(sources: Sources, layout: InputFormat, shard: tuple[int, int]) -> Split:
     """Count the inputs and find the rows of ``shard``; raises as ``count_rows``."""
     found = [count_rows(sources.open(at), layout) for at in range(len(sources.paths))]
     return Split(found, *span(sum(each.rows for each in found), shard))

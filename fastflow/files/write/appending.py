@@ -24,9 +24,10 @@ from fastflow.files.database import (
     DatabaseFile,
     check_appendable,
     quote_name,
+    select_in,
     to_column,
 )
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.sources import Row, one_text
 from fastflow.files.write import Block
 from fastflow.files.write.partial import is_unfinished, run_path
@@ -34,7 +35,6 @@ from fastflow.options import cut_windows
 from fastflow.values import short
 
 WAIT = 60.0  # seconds to wait for another process that writes the file
-ASKED = 500  # keys in a query
 # declared type -> values that SQLite does not convert
 TYPES = {"TEXT": (str,), "INTEGER": (int,), "REAL": (int, float)}
 
@@ -77,12 +77,12 @@ class AppendedFile(DatabaseFile):
     messages. Raises as ``check_appendable``, and if another run writes the file.
     """
 
-    def __init__(self, target: Path, meta: dict[str, Any], layout: Layout, unit: str, delete_missing: bool) -> None:
+    def __init__(self, target: Path, meta: dict[str, Any], layout: InputFormat, unit: str, deletes: bool) -> None:
         if is_unfinished(target):
             raise UsageError(f"{target} has an interrupted run: finish it with --resume, or remove {target}.partial")
         super().__init__(target, meta)
         self.counts = {"added": 0, "replaced": 0, "same": 0, "deleted": 0}
-        self._layout, self._unit, self._deletes = layout, unit, delete_missing
+        self._layout, self._unit, self._deletes = layout, unit, deletes
         self._key = "text" if layout.id_field is None else layout.id_field
         self._places: dict[int, int] = {}  # number in the input -> row that it replaces
         self._texts: bool | None = None
@@ -227,11 +227,12 @@ class AppendedFile(DatabaseFile):
 
     def _note(self, entries: list[Entry]) -> list[Entry]:
         """Note the keys of ``entries``; return the entries with a new key."""
-        seen = dict(self._select("SELECT key, place FROM seen WHERE key IN ", [entry.digest for entry in entries]))
+        digests = [entry.digest for entry in entries]
+        seen = dict(select_in(self._db, "SELECT key, place FROM seen WHERE key IN", digests))
         fresh: dict[bytes, str] = {}
         first = []
-        for entry in entries:
-            digest, place = entry.digest, self._place(entry.row)
+        for entry, digest in zip(entries, digests, strict=True):
+            place = self._place(entry.row)
             if (before := seen.get(digest) or fresh.get(digest)) is None:
                 fresh[digest] = place
                 first.append(entry)
@@ -245,18 +246,13 @@ class AppendedFile(DatabaseFile):
     def _find(self, keys: list[Any]) -> dict[Any, list[tuple[int, str]]]:
         """Return (row, text) of the file's rows with each key."""
         key, found = quote_name(self._key), dict[Any, list[tuple[int, str]]]()
-        sql = f"SELECT {key}, row, text FROM {TABLE} WHERE {key} IN "  # noqa: S608 (a quoted name)
-        for each, row, text in self._select(sql, keys):
+        sql = f"SELECT {key}, row, text FROM {TABLE} WHERE {key} IN"  # noqa: S608 (a quoted name)
+        for each, row, text in select_in(self._db, sql, keys):
             found.setdefault(each, []).append((row, text))
         if self._deletes:
             rows = [(row,) for places in found.values() for row, _ in places]
             self._db.executemany("INSERT OR IGNORE INTO kept VALUES (?)", rows)
         return found
-
-    def _select(self, sql: str, values: list[Any]) -> Iterator[tuple[Any, ...]]:
-        for start in range(0, len(values), ASKED):
-            some = values[start : start + ASKED]
-            yield from self._db.execute(f"{sql}({', '.join('?' * len(some))})", some).fetchall()
 
     def _place(self, row: Row) -> str:
         return f"{row.path}, {self._unit} {row.record.line}"

@@ -22,7 +22,7 @@ from fastflow.console import add_note, say
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import Skipped
 from fastflow.files.write import FIELDS, Block, as_text, json_lines, number_list
-from fastflow.files.write.partial import State, archive_path, cannot_write, open_partial, partial_path
+from fastflow.files.write.partial import State, build_path, cannot_write, open_partial, partial_path
 
 
 class OutputFile:
@@ -32,7 +32,9 @@ class OutputFile:
     keeps_fields = True  # whether the format has ids and fields
     own: tuple[str, ...] = ()  # names of the fields that this format adds
 
-    def __init__(self, target: Path, meta: dict[str, Any]) -> None:
+    def __init__(
+        self, target: Path, meta: dict[str, Any], mode: int = 0o666, waiting: Callable[[], None] | None = None
+    ) -> None:
         self.target, self.partial, self.meta = target, partial_path(target), meta
         self.rows = 0
         self.named = self.unused = False  # the file got its name, or had no rows and replaced none
@@ -42,7 +44,7 @@ class OutputFile:
         self.of_shard = False  # whether this is a part of a run
         self.about: dict[str, Any] = {}  # more about the run, for .db
         self.skipped = Skipped()  # rows of the input that are not written
-        self._handle: BinaryIO = open_partial(target)
+        self.handle = open_partial(self.partial, mode, waiting)
 
     @classmethod
     def check_extra(cls, target: Path) -> None:
@@ -55,8 +57,8 @@ class OutputFile:
     def begin(self, resume_at: int | None = None) -> None:
         """Empty NAME.partial, or cut it at ``resume_at`` bytes."""
         try:
-            self._handle.truncate(resume_at or 0)
-            self._handle.seek(resume_at or self.header_bytes)
+            self.handle.truncate(resume_at or 0)
+            self.handle.seek(resume_at or self.header_bytes)
         except OSError as error:
             raise cannot_write(self.partial, error) from error
 
@@ -70,8 +72,8 @@ class OutputFile:
 
     def append(self, data: bytes) -> None:
         try:
-            self._handle.write(data)
-            self._handle.flush()
+            self.handle.write(data)
+            self.handle.flush()
         except OSError as error:
             raise cannot_write(self.target, error) from error
 
@@ -86,15 +88,15 @@ class OutputFile:
     def sync(self) -> int:
         """Flush to the disk; returns the size in bytes."""
         try:
-            self._handle.flush()  # a patched header may be in Python's buffer
-            os.fsync(self._handle.fileno())
+            self.handle.flush()  # a patched header may be in Python's buffer
+            os.fsync(self.handle.fileno())
         except OSError as error:
             raise cannot_write(self.target, error) from error
-        return self._handle.tell()
+        return self.handle.tell()
 
     def finish(self) -> None:
         try:
-            self.complete(self._handle)
+            self.complete(self.handle)
             self.sync()
             self.name(self.partial)
         except OSError as error:
@@ -120,7 +122,7 @@ class OutputFile:
     @contextlib.contextmanager
     def apart(self) -> Iterator[Path]:
         """Give a path for the whole file, which is renamed after the block."""
-        path = archive_path(self.target)
+        path = build_path(self.target)
         try:
             path.unlink(missing_ok=True)  # left by a killed run
             yield path
@@ -140,7 +142,7 @@ class OutputFile:
 
     def __exit__(self, *error: object) -> None:
         with contextlib.suppress(OSError):  # write() has reported a full disk
-            self._handle.close()
+            self.handle.close()
 
     def encode(self, block: Block) -> bytes:
         raise NotImplementedError
@@ -159,7 +161,10 @@ class JsonLinesFile(OutputFile):
 
 
 class NpyFile(OutputFile):
-    """Writes .npy of shape (rows, D'), little-endian; its header is written at the end."""
+    """Writes .npy of shape (rows, D'), little-endian; its header is written at the end.
+
+    Rows can be appended after an interruption: the caller or ``State`` knows how many are whole.
+    """
 
     header_bytes = 128  # NumPy leaves room for any number of rows
     keeps_fields = False
@@ -214,7 +219,7 @@ class CsvFile(OutputFile):
         cells = [as_text(values) for values in columns.values()]
         out = io.StringIO(newline="")
         writer = csv.writer(out)
-        if self._handle.tell() == 0:
+        if self.handle.tell() == 0:
             writer.writerow([*columns, "embedding"])
         writer.writerows(zip(*cells, map(number_list, block.vectors), strict=True))
         return out.getvalue().encode("utf-8")

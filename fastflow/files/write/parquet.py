@@ -50,7 +50,7 @@ class ParquetOutput(OutputFile):
                 look(self._kinds, name, values)
 
     def encode(self, block: Block) -> bytes:
-        first = self._handle.tell() == 0
+        first = self.handle.tell() == 0
         if self._schema is None:
             self._schema = self._schema_of(block)
         head = self._schema.serialize().to_pybytes() if first else b""
@@ -58,8 +58,8 @@ class ParquetOutput(OutputFile):
 
     def finish(self) -> None:
         self.sync()
-        self._handle.seek(0)
-        with self._arrow.ipc.open_stream(self._arrow.PythonFile(self._handle, "r")) as stream:
+        self.handle.seek(0)
+        with self._arrow.ipc.open_stream(self._arrow.PythonFile(self.handle, "r")) as stream:
             schema = (mark_kinds if self.of_shard else set_types)(stream.schema, self._kinds)
             self.put(schema, (cast(batch, schema) for batch in stream))
 

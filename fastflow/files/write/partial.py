@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from io import BufferedRandom
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +19,7 @@ from fastflow.files.read import RowFault
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FAULTS = (OSError, ValueError, KeyError, TypeError, RecursionError)  # raised for a damaged record
+WAIT = 0.5  # seconds between attempts to lock a file
 STRICT = {"errors": "strict", "truncate": "error"}  # option -> the value that makes bad rows errors
 
 
@@ -52,11 +54,18 @@ def check_known(target: Path) -> None:
         )
 
 
-def open_partial(target: Path) -> BinaryIO:
-    """Open and lock NAME.partial; raises a FastflowError if it cannot."""
-    path = partial_path(target)
+def open_partial(path: Path, mode: int = 0o666, waiting: Callable[[], None] | None = None) -> BinaryIO:
+    """Open and lock ``path``, made with ``mode`` if absent; call ``waiting`` before a wait for another process.
+
+    Raises a FastflowError if it cannot, or without ``waiting`` if another process has it locked.
+    """
     try:
-        handle = open_locked(path)
+        handle = open_locked(path, mode)
+        if handle is None and waiting is not None:
+            waiting()
+        while handle is None and waiting is not None:
+            time.sleep(WAIT)
+            handle = open_locked(path, mode)
     except OSError as error:
         if error.errno in NO_LOCKS:
             raise FastflowError(
@@ -70,7 +79,7 @@ def open_partial(target: Path) -> BinaryIO:
 
 def check_output(target: Path, source: str) -> None:
     """Raise a UsageError if the input ``source`` is ``target`` or its temporary file."""
-    written = (target, partial_path(target), state_path(target), archive_path(target))
+    written = (target, partial_path(target), state_path(target), build_path(target))
     try:
         if source == "-" or not os.path.exists(source):
             return
@@ -82,9 +91,9 @@ def check_output(target: Path, source: str) -> None:
         raise cannot_write(target, error) from error
 
 
-def archive_path(target: Path) -> Path:
+def build_path(target: Path) -> Path:
     """Return the path at which a .parquet or .db is built."""
-    return target.with_name(target.name + ".partial.zip")
+    return target.with_name(target.name + ".partial.tmp")
 
 
 def check_readable(path: Path, error: Exception) -> None:

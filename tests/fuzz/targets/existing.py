@@ -8,7 +8,7 @@ from pathlib import Path
 from harness import Choices, Finding, check_contract, scratch
 
 from fastflow import Runtime
-from fastflow.files import Run, Settings
+from fastflow.files import EmbedConfig, Run
 from fastflow.files.embed import embed_file
 from fastflow.files.write.outputs import WRITERS
 
@@ -31,7 +31,7 @@ def one(data: bytes) -> None:
     place.mkdir()
     target = make(place / f"x{suffix}", kind)
     before = read(place)
-    settings = Settings(normalize=choices.random() < 0.5)
+    settings = EmbedConfig(normalize=choices.random() < 0.5)
     said = check_contract(lambda: embed_file(RUNTIME, str(FOLDER / source), target, settings, run))
     after = read(place)
     theirs = kind not in ("absent", "ours")
@@ -59,7 +59,7 @@ def one(data: bytes) -> None:
 
 def make(target: Path, kind: str) -> Path:
     if kind in ("ours", "changed", "table", "link to ours", "no record"):
-        embed_file(RUNTIME, str(FOLDER / "in.txt"), target, Settings(), Run(quiet=True))
+        embed_file(RUNTIME, str(FOLDER / "in.txt"), target, EmbedConfig(), Run(quiet=True))
     if kind == "changed":
         target.write_bytes(target.read_bytes() + b"\0")
     elif kind == "no record":

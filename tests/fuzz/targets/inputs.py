@@ -12,7 +12,7 @@ import zstandard
 from harness import Finding, check_contract, scratch
 from mutators import change_bytes
 
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.texts import read_records
 
 MEMORY = 600 << 20
@@ -93,7 +93,7 @@ def one(data: bytes) -> None:
 
 def read(path: Path, wanted: list[str] | None) -> None:
     found = []
-    for record in read_records(str(path), Layout(field="text") if path.suffixes[0] != ".txt" else Layout()):
+    for record in read_records(str(path), InputFormat(field="text") if path.suffixes[0] != ".txt" else InputFormat()):
         if wanted is not None:
             found.append(record.texts[0])
     if wanted is not None and found != wanted:

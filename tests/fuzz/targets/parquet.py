@@ -4,7 +4,7 @@ from random import Random
 
 from harness import Choices, Finding, check_contract, load, scratch
 
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.parquet import row_count
 from fastflow.files.read.texts import read_records
@@ -14,12 +14,12 @@ PATH = scratch() / "x.parquet"
 
 def one(data: bytes) -> None:
     choices = Choices(data[:1].ljust(1, b"\0"))
-    layout = Layout(field=choices.choice((None, "text")), keep=choices.choice(((), ("other",))))
+    layout = InputFormat(field=choices.choice((None, "text")), keep=choices.choice(((), ("other",))))
     PATH.write_bytes(data[1:])
     check_contract(lambda: read(layout))
 
 
-def read(layout: Layout) -> None:
+def read(layout: InputFormat) -> None:
     with Input(str(PATH)) as source:
         rows = row_count(source)
     found = list(read_records(str(PATH), layout))

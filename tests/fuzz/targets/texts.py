@@ -5,7 +5,7 @@ import json
 
 from harness import Choices, Finding, check_contract, scratch
 
-from fastflow.files.read import Layout
+from fastflow.files.read import InputFormat
 from fastflow.files.read.inputs import Input
 from fastflow.files.read.texts import records_of
 
@@ -23,7 +23,7 @@ SOUND = {
 def one(data: bytes) -> None:
     choices = Choices(data[:CHOICES].ljust(CHOICES, b"\0"))
     kind, packed = choices.choice(FORMATS), choices.choice(("", "", ".gz", ".zst"))
-    layout = Layout(
+    layout = InputFormat(
         field=choices.choice((None, None, "text", "1", "")), id_field=choices.choice((None, None, "id", "n")),
         errors=choices.choice(("strict", "replace")), delimiter=choices.choice((None, None, ",", "\t")),
         header=choices.random() < 0.8, null=kind == "txt" and choices.random() < 0.3,
@@ -35,7 +35,7 @@ def one(data: bytes) -> None:
     check_contract(lambda: read(str(path), layout))
 
 
-def read(path: str, layout: Layout) -> None:
+def read(path: str, layout: InputFormat) -> None:
     """All records, and the same after some of them."""
     with Input(path) as source:
         found = list(records_of(source, layout))
