@@ -7,9 +7,10 @@ import base64
 import numpy as np
 import pytest
 
+from fastflow.serve.app import LEFT_OUT
 from fastflow.serve.model import TYPES
-from fastflow.serve.refusals import KINDS
-from fastflow.serve.routes import LEFT_OUT, MOST_QUERIES, MOST_ROWS
+from fastflow.serve.requests import KINDS
+from fastflow.serve.routes import MOST_QUERIES, MOST_ROWS
 
 from support.routes import ALIASES, COMPUTED, GETS, POSTS, STATUS, check_refusal, with_field
 from support.servers import serving
@@ -76,7 +77,7 @@ FLAG = [(value, " must be true or false, not") for value in (1, "true")]
 NIM = [(value, " must be true or false or NONE or END, not") for value in (1, "START")]
 TEXT = [(value, " must be a string, not") for value in (3, ["a"])]
 CHOICE = [(value, " must be one of") for value in ("hex", [])]
-COUNT = [(value, " must be a whole number of at least 1") for value in (0, 0.0, True, 1.5, "8", 80.5, -1.0)]
+COUNT = [(value, " must be a whole number from 1 to") for value in (0, 0.0, True, 1.5, "8", 80.5, -1.0)]
 IDS = " holds token ids, and …check_embedding_ctx_length=False"
 LIST = [
     *((value, " must be a string or a list of strings") for value in ({"text": "a"}, 1)),
@@ -97,17 +98,19 @@ FIELDS = {
     (OPENAI, "normalize"): FLAG,
     (EMBED, "inputs"): LIST,
     (EMBED, "dimensions"): [*COUNT, (1000, "from 1 to 256")],
-    (EMBED, "truncation_direction"): [*CHOICE, ("left", "must be right")],
+    (EMBED, "truncation_direction"): [*CHOICE, ("left", "texts are cut at their end only")],
     (EMBED, "prompt_name"): [*TEXT, *NO_PROMPT],
     (EMBED, "truncate"): FLAG,
     (EMBED, "normalize"): [*FLAG, ("x" * 10_000, " must be true or false")],
-    (SIMILARITY, "inputs"): [(value, "inputs must be an object with source_sentence and") for value in ("a", ["a"])],
+    (SIMILARITY, "inputs"): [(value, "inputs must be a JSON object with source_sentence and") for value in ("a", ["a"])],
     (SIMILARITY, "inputs.source_sentence"): [*TEXT, (None, "inputs.source_sentence is missing")],
-    (SIMILARITY, "inputs.sentences"): [*LIST, (["a"] * 2048, "may hold 2047"), ("b", "must be a list of strings")],
+    (SIMILARITY, "inputs.sentences"): [
+        *((value, says.replace("a string or ", "")) for value, says in LIST), (["a"] * 2048, "may hold 2047"), ("b", "must be a list of strings"),
+    ],
     (SIMILARITY, "inputs.x"): [(1, "inputs.x is no field of this request; known are source_sentence, sentences")],
     (SIMILARITY, "parameters"): [([], "parameters must be a JSON object"), ({"normalize": True}, "is no field")],
     (SIMILARITY, "parameters.truncate"): FLAG,
-    (SIMILARITY, "parameters.truncation_direction"): [*CHOICE, ("Left", "must be right")],
+    (SIMILARITY, "parameters.truncation_direction"): [*CHOICE, ("Left", "texts are cut at their end only")],
     (SIMILARITY, "parameters.prompt_name"): [*TEXT, *NO_PROMPT],
     (TOKENIZE, "inputs"): [*LIST, ("a" * 500_001, "more than 500000 characters")],
     (TOKENIZE, "add_special_tokens"): FLAG,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from fastflow.serve.description import describe
-
 from support.servers import Answer, Running
 
 POSTS: dict[str, dict[str, Any]] = {
@@ -80,8 +78,10 @@ def check_refusal(server: Running, path: str, answer: Answer, kind: str, says: s
         assert answer.json["error_type"] == STATUS[kind][2]
         status, message = STATUS[kind][1], answer.json["error"]
     assert answer.status == status
+    if "try again in " in message:
+        assert int(answer.headers["retry-after"]) >= 1
     assert all(part in message for part in says.split("…")), message
     assert len(message) < 400
-    operations = describe(server.service)["paths"].get(path)
+    operations = server.app.state.description["paths"].get(path)
     if operations and kind not in OUTSIDE:
         assert str(status) in (operations.get("post") or operations["get"])["responses"]
