@@ -58,9 +58,8 @@ class Refused(Exception):
     def __init__(
         self, kind: str, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        message = message.encode(errors="backslashreplace").decode()  # a name may have half of a surrogate pair
         super().__init__(message)
-        self.kind, self.message, self.param, self.headers = kind, message, param, headers
+        self.kind, self.message, self.param, self.headers = kind, _escape(message), param and _escape(param), headers
 
     def make_response(self, path: str) -> Response:
         kind = KINDS[self.kind]
@@ -68,6 +67,10 @@ class Refused(Exception):
             error = {"message": self.message, "type": kind.type, "param": self.param, "code": kind.code}
             return JSONResponse({"error": error}, kind.status, self.headers)
         return JSONResponse({"error": self.message, "error_type": kind.tei_type}, kind.tei_status, self.headers)
+
+
+def _escape(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()  # a name may have half of a surrogate pair
 
 
 def refuse_for_now(kind: str, fault: str, seconds: float, way_out: str = "", **headers: str) -> Refused:

@@ -16,6 +16,7 @@ POSTS: dict[str, dict[str, Any]] = {
     "/embeddings": {"input": "a"},
     "/invocations": {"inputs": "a"},
 }
+NEEDED = {path: "inputs.sentences" if path == "/similarity" else next(iter(body)) for path, body in POSTS.items()}
 ALIASES = {"/embeddings": "/v1/embeddings", "/invocations": "/embed", "/": "/embed"}
 COMPUTED = [path for path in POSTS if path != "/tokenize"]
 SHELL = {"/", "/page.css", "/page.js", "/docs", "/docs.js", "/favicon.ico"}  # the page, without data

@@ -95,7 +95,7 @@ def serving(
         port = bound.getsockname()[1]
         config = uvicorn.Config(
             app, http=make_protocol(service), ws="none", lifespan="on", log_config=None,
-            access_log=False, proxy_headers=False, timeout_graceful_shutdown=1,
+            access_log=False, proxy_headers=False, timeout_graceful_shutdown=1, loop="asyncio",
         )  # fmt: skip
         server = Server(config, service, ready.set)
         thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
