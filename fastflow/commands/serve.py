@@ -11,10 +11,10 @@ import click
 from fastflow.commands import MODEL, RUNS, Command
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError, need_extra
-from fastflow.serve.settings import MIB, Settings, read_keys
+from fastflow.serve import MIB, ServerSettings, read_keys
 
 NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client")
-USUAL = Settings()
+USUAL = ServerSettings()
 SECONDS = click.FloatRange(min=0, min_open=True)
 
 
@@ -109,7 +109,7 @@ def serve(
     from fastflow.serve.server import is_local, listen, run
     from fastflow.serve.service import Service
 
-    settings = Settings(names=model_name, truncate=truncate == "right", max_body=max_body_mb * MIB, **limits)
+    settings = ServerSettings(names=model_name, truncate=truncate == "right", max_body=max_body_mb * MIB, **limits)
     settings = replace(settings, keys=read_keys(api_key_file), max_bodies=max(settings.max_bodies, settings.max_body))
     if uds is not None and (host, port) != ("127.0.0.1", 8080):
         raise UsageError("--uds takes the place of --host and --port: leave these out")

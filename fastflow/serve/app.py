@@ -1,11 +1,13 @@
-"""The Starlette application, its errors, and the guard before every route."""
+"""The Starlette application, its pages and errors, and the guard before every route."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hmac import compare_digest
+from importlib.resources import files
 from ipaddress import ip_address
 from typing import Any
 
@@ -17,18 +19,42 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fastflow.serve import page, routes
-from fastflow.serve.description import OPENAPI, describe
 from fastflow.serve.engine import Gone
-from fastflow.serve.refusals import Refused
+from fastflow.serve.requests import STRING, Refused, Values, refuse_for_now
+from fastflow.serve.routes import Endpoint, declare, describe
 from fastflow.serve.service import Service
 
 GONE = 499  # nginx' status for a closed connection
 HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
-PUBLIC = ("/health", "/ping", "/metrics", *page.PATHS)  # need no API key, and answer while the server stops
-
-# refused under overload, before their bodies are read
-COMPUTED = ("/v1/embeddings", "/embeddings", "/embed", "/", "/invocations", "/similarity", "/search")
+NO_FILE = "no file is loaded to search: start the server with --search FILE.db"
+LEFT_OUT = {  # route of TEI -> why this server lacks it
+    "/embed_all": "calibration is made for the vector of a text, and not for one of each token",
+    "/embed_sparse": "the model gives dense vectors",
+    "/rerank": "the model scores no pairs; POST /similarity compares texts by their embeddings",
+    "/predict": "the model has no classes",
+    "/decode": "token ids are not taken; POST /tokenize gives the text of each id",
+    "/vertex": "Google's envelope is not read; send its instances as inputs to POST /embed",
+}
+FILES = {
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/docs": ("docs.html", "text/html"),
+    "/docs.js": ("docs.js", "text/javascript"),
+    "/favicon.ico": ("favicon.svg", "image/svg+xml"),
+}
+POLICY = (  # our script and style sheet only; text cannot become markup
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
 
 
 def make_app(service: Service) -> Starlette:
@@ -42,29 +68,63 @@ def make_app(service: Service) -> Starlette:
         if service.searcher is not None:
             service.searcher.close()
 
-    description = describe(service)
+    async def answer_description(service: Service, request: Request, asked: Values) -> Response:
+        return JSONResponse(app.state.description)
 
-    async def openapi(request: Request) -> Response:
-        return JSONResponse(description)
+    async def answer_file(service: Service, request: Request, asked: Values) -> Response:
+        path = request.url.path
+        return Response(pages[path], media_type=f"{FILES[path][1]}; charset=utf-8", headers=HEADERS)
 
-    ours = [*routes.make_search_routes(service), *page.ROUTES, Route("/", _answer_root, methods=["GET", "POST"])]
-    ours += [Route(path, openapi, methods=["GET"]) for path in OPENAPI]
+    paths, folder = ("/openapi.json", "/api-doc/openapi.json"), files("fastflow.serve") / "page"
+    endpoints = [*declare(service), Endpoint(paths, "This description", answer_description, {"type": "object"})]
+    pages = {path: (folder / name).read_text(encoding="utf-8") for path, (name, _) in FILES.items()}
+    pages["/docs"] = fill_docs(pages["/docs"], endpoints)
+    for path, (_, media) in FILES.items():
+        endpoints.append(Endpoint((path,), "The page", answer_file, STRING, media=media, public=True))
+    methods: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        for path in endpoint.paths:
+            methods.setdefault(path, {})[endpoint.method] = endpoint
     app = Starlette(
-        routes=[*routes.ROUTES, *ours],
-        middleware=[Middleware(Guard, service=service)],
-        exception_handlers={
-            Refused: _refuse, HTTPException: _refuse_path, ClientDisconnect: _leave, Gone: _leave,
-            Exception: _fail,
-        },
+        routes=[_make_route(service, path, found) for path, found in methods.items()],
+        middleware=[Middleware(Guard, service=service, endpoints=endpoints)],
+        exception_handlers={Refused: _refuse, HTTPException: _refuse_path, Exception: _fail}
+        | dict.fromkeys((ClientDisconnect, Gone), _leave),
         lifespan=lifespan,
     )  # fmt: skip
     app.router.redirect_slashes = False
-    app.state.service = service
+    app.state.service, app.state.description = service, describe(endpoints, bool(service.settings.keys))
     return app
 
 
-async def _answer_root(request: Request) -> Response:  # POST / is /embed, for huggingface_hub posts to /
-    return await (routes.answer_embed if request.method == "POST" else page.answer_file)(request)
+def _make_route(service: Service, path: str, methods: dict[str, Endpoint]) -> Route:
+    async def answer(request: Request) -> Response:
+        endpoint = methods["POST" if request.method == "POST" else "GET"]
+        values = {} if endpoint.body is None else endpoint.body.read("", await service.read(request))
+        return await endpoint.answer(service, request, values)
+
+    return Route(path, answer, methods=[*methods])
+
+
+def fill_docs(page: str, endpoints: Sequence[Endpoint]) -> str:
+    """Fill the page at /docs: each route with its fields."""
+    posts = gets = ""
+    for each in endpoints:
+        paths = [path.replace(":path", "") for path in each.paths]
+        if each.body is None:
+            links = " ".join(f'<a href="{path[1:].format(name="default")}">{path}</a>' for path in paths)
+            gets += f"<tr><th>{links}</th><td>{each.summary}</td></tr>\n"
+            continue
+        names = each.body.fields.items()
+        rows = "".join(f"<tr><th><code>{name}</code></th><td>{field.meaning}</td></tr>\n" for name, field in names)
+        same = " ".join(f"<code>POST {path}</code> is the same." for path in paths[1:])
+        curl = f"curl -s http://127.0.0.1:8080{paths[0]} -H 'Content-Type: application/json'"
+        curl += f" -d '{json.dumps(each.example)}'"
+        posts += (
+            f"<section>\n<h2>POST {paths[0]}</h2>\n<p>{each.summary}. {same}</p>\n<pre><code>{curl}</code></pre>\n"
+            f"<table>\n{rows}</table>\n</section>\n"
+        )
+    return page.replace("<!-- posts -->\n", posts).replace("<!-- gets -->\n", gets)
 
 
 async def _refuse(request: Request, refused: Any) -> Response:
@@ -79,9 +139,9 @@ async def _refuse_path(request: Request, error: Any) -> Response:
         return await _refuse(request, Refused("method", message, headers=error.headers))
     message = f"{path} is no route of this server; see /openapi.json"
     if path == "/search":
-        message = routes.NO_FILE
-    elif path in routes.LEFT_OUT:
-        message = f"{path} is a route of TEI that this server leaves out: {routes.LEFT_OUT[path]}"
+        message = NO_FILE
+    elif path in LEFT_OUT:
+        message = f"{path} is a route of TEI that this server leaves out: {LEFT_OUT[path]}"
     return await _refuse(request, Refused("path", message, headers=error.headers))
 
 
@@ -96,8 +156,10 @@ async def _leave(request: Request, error: Any) -> Response:
 class Guard:
     """Refuses requests before their routes, and counts the running ones."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, endpoints: Sequence[Endpoint]) -> None:
         self.app, self.service = app, service
+        self._public = {path for each in endpoints if each.public for path in each.paths}
+        self._computed = {path for each in endpoints if each.computed for path in each.paths}
         self._keys = [key.encode("ascii") for key in service.settings.keys]
         self._hosts = () if self._keys else service.settings.hosts
 
@@ -122,19 +184,18 @@ class Guard:
         if self._hosts and b"host" in headers and not self._is_own(headers[b"host"].decode("latin-1").lower()):
             message = "this server answers to localhost alone: use http://localhost, or set an API key for other names"
             raise Refused("host", message)
-        if path in PUBLIC and (method, path) != ("POST", "/"):  # POST / is TEI's /embed
+        computed = method == "POST" and path in self._computed
+        if path in self._public and not computed:
             return
         if self._keys and not self._has_key(headers.get(b"authorization", b"")):
             message = "the API key is missing or wrong: send the header Authorization: Bearer KEY"
             raise Refused("key", message, headers={"www-authenticate": "Bearer"})
         if self.service.draining:
-            message = "the server is going down: try again in 1 s"
-            raise Refused("unhealthy", message, headers={"connection": "close", "retry-after": "1"})
+            raise refuse_for_now("unhealthy", "the server is going down", 1, connection="close")
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > self.service.settings.max_body:
-            message = f"the body is larger than {self.service.settings.max_body} bytes: send fewer texts at once"
-            raise Refused("body", message, headers={"connection": "close"})
-        if method == "POST" and path in COMPUTED:
+        if length.isdigit():
+            self.service.check_size(int(length))
+        if computed:
             self.service.engine.check_wait()
 
     def _is_own(self, host: str) -> bool:

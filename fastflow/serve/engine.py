@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
 from fastflow.model.tokenizer import Tokens
-from fastflow.serve.batch import Floats, How, Part, compute, join_tokens, take_texts
-from fastflow.serve.model import ServedModel
-from fastflow.serve.queue import Bounds, Busy, Job, Queue, Slice, TooMuch
-from fastflow.serve.refusals import Refused, refuse_expired, refuse_overload
-from fastflow.serve.settings import Settings
+from fastflow.serve import ServerSettings
+from fastflow.serve.model import EmbedOptions, Floats, Part, ServedModel, compute, join_tokens, take_texts
+from fastflow.serve.queue import Bounds, Busy, Queue, QueuedJob, Slice, TooMuch
+from fastflow.serve.requests import Refused, refuse_busy, refuse_expired
 
 TURNS = 4  # turns of requests that fill a batch
 LEAST = 32  # the fewest tokens of a batch; a longer text is its own batch
@@ -41,7 +40,7 @@ class Times(NamedTuple):
     inference: float
 
 
-class Embedded(NamedTuple):
+class EmbedResult(NamedTuple):
     """Vectors (B, D') of a request, tokens (B,) of its texts, and how many were cut."""
 
     vectors: Floats
@@ -50,12 +49,12 @@ class Embedded(NamedTuple):
     times: Times
 
 
-class Request(Job):
+class EmbedJob(QueuedJob):
     """A request with its tokens, vectors and answer."""
 
-    def __init__(self, how: How, answer: asyncio.Future[None], deadline: float) -> None:
+    def __init__(self, options: EmbedOptions, answer: asyncio.Future[None], deadline: float) -> None:
         super().__init__(deadline)
-        self.how, self.answer = how, answer
+        self.options, self.answer = options, answer
         self.tokens: Tokens
         self.out: Floats = np.zeros((0, 0))
         self.missing = 0  # texts without a vector
@@ -78,15 +77,15 @@ class Request(Job):
             self.answer.set_result(None)
 
 
-class Engine:
+class BatchEngine:
     """Computes texts of many requests in batches; call ``embed`` on the event loop of ``start``."""
 
     clock = staticmethod(time.monotonic)
 
-    def __init__(self, model: ServedModel, settings: Settings, rate: float, most: int) -> None:
+    def __init__(self, model: ServedModel, settings: ServerSettings, rate: float, most: int) -> None:
         turn = max(1, min(most, int(rate * settings.batch)) // TURNS)
         bounds = Bounds(settings.batch, min(LEAST, most), most, turn, settings.max_queue, settings.timeout)
-        self.queue: Queue[Request] = Queue(bounds, rate)
+        self.queue: Queue[EmbedJob] = Queue(bounds, rate)
         self.model = model
         self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # called after each batch
         self.busy_since: float | None = None  # when the current batch began
@@ -112,14 +111,14 @@ class Engine:
         return not self._thread.is_alive() or (since is not None and self.clock() - since > seconds)
 
     async def embed(
-        self, texts: Sequence[str], how: How, cut: bool, gone: Callable[[], asyncio.Future[Any]]
-    ) -> Embedded:
+        self, texts: Sequence[str], options: EmbedOptions, cut: bool, gone: Callable[[], asyncio.Future[Any]]
+    ) -> EmbedResult:
         """Compute the vectors of ``texts``; raises Refused, or Gone if the client has left.
 
         ``cut``: whether to cut long texts. ``gone()``: done when the client leaves.
         """
         start = self.clock()
-        request = Request(how, self._loop.create_future(), start + self.queue.bounds.work)
+        request = EmbedJob(options, self._loop.create_future(), start + self.queue.bounds.work)
         self._admit(request, texts)
         left = gone()
         try:
@@ -136,7 +135,7 @@ class Engine:
             with self._wake:
                 self.queue.drop(request)
         times = Times(tokenized - start, request.began - tokenized, request.ended - request.began)
-        return Embedded(request.out, np.diff(tokens.offsets), len(tokens.cut), times)
+        return EmbedResult(request.out, np.diff(tokens.offsets), len(tokens.cut), times)
 
     async def run_in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
         return await self._loop.run_in_executor(self._tokenizers, call, *arguments)
@@ -146,16 +145,16 @@ class Engine:
             with self._wake:
                 self.queue.check_wait()
         except Busy as busy:
-            raise refuse_overload(busy) from busy
+            raise refuse_busy(busy) from busy
 
-    def _admit(self, request: Request, texts: Sequence[str]) -> None:
-        most, prompt = self.model.max_length, len(request.how.prompt)
+    def _admit(self, request: EmbedJob, texts: Sequence[str]) -> None:
+        most, prompt = self.model.max_length, len(request.options.prompt)
         tokens = sum(min(most, 2 + (prompt + len(text)) // CHARACTERS) for text in texts)
         try:
             with self._wake:
                 self.queue.admit(request, tokens)
         except Busy as busy:
-            raise refuse_overload(busy) from busy
+            raise refuse_busy(busy) from busy
         except TooMuch as much:
             message = (
                 f"these texts take about {much.seconds:.0f} s, and a request has {self.queue.bounds.work:g} s: "
@@ -163,12 +162,12 @@ class Engine:
             )
             raise Refused("validation", message) from much
 
-    async def _tokenize(self, texts: Sequence[str], request: Request, cut: bool, left: asyncio.Future[Any]) -> Tokens:
-        pieces = []
+    async def _tokenize(self, texts: Sequence[str], request: EmbedJob, cut: bool, left: asyncio.Future[Any]) -> Tokens:
+        pieces, prompt = [], request.options.prompt
         for start in range(0, len(texts), PIECE):
             _check_waiting(left, self.clock() >= request.deadline)
             try:
-                piece = await self.run_in_thread(self.model.tokenize, texts[start : start + PIECE], request.how.prompt)
+                piece = await self.run_in_thread(self.model.tokenize, texts[start : start + PIECE], prompt)
             except FastflowError as error:
                 raise Refused("tokenizer", str(error)) from error
             if len(piece.cut) and not cut:
@@ -181,7 +180,7 @@ class Engine:
         _check_waiting(left, self.clock() >= request.deadline)
         return join_tokens(pieces)
 
-    async def _wait_for(self, request: Request, left: asyncio.Future[Any]) -> None:
+    async def _wait_for(self, request: EmbedJob, left: asyncio.Future[Any]) -> None:
         seconds = max(0.0, request.deadline - self.clock())
         await asyncio.wait({request.answer, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not request.answer.done():
@@ -204,15 +203,15 @@ class Engine:
             if self._stopping:
                 return
             self.busy_since = began = self.clock()
-            parts = [Part(take_texts(each.tokens, start, stop), each.how) for each, start, stop in batch]
+            parts = [Part(take_texts(each.tokens, start, stop), each.options) for each, start, stop in batch]
             found = compute(self.model.embed, parts)  # texts that arrive meanwhile join the next batch
             ended, self.busy_since = self.clock(), None
             self._loop.call_soon_threadsafe(self._deliver, batch, late, found, began, ended)
 
     def _deliver(
         self,
-        batch: list[Slice[Request]],
-        late: list[Request],
+        batch: list[Slice[EmbedJob]],
+        late: list[EmbedJob],
         found: list[Floats | Exception],
         began: float,
         ended: float,

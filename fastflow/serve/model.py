@@ -1,18 +1,20 @@
-"""The model that the server runs."""
+"""The served model, and batches of texts from several requests."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
 from fastflow.model.tokenizer import Tokens
 from fastflow.runtime import Runtime
-from fastflow.serve.batch import Floats, How
-from fastflow.serve.refusals import Refused
+from fastflow.serve.requests import Refused
 
 WORDS = "the quick brown fox jumps over the lazy dog while two birds sing in an old tree near the river "
 PROBE = 0.05  # seconds of computing that measure the speed
@@ -20,6 +22,23 @@ TRIES = 3
 TYPES = (("query", "search_query"), ("document", "passage", "search_document"))  # values of input_type for one task
 
 log = logging.getLogger("fastflow.serve")
+
+Floats = NDArray[np.floating[Any]]
+
+
+class EmbedOptions(NamedTuple):
+    """Arguments of ``Runtime.encode`` for the texts of a request."""
+
+    normalize: bool = True
+    dim: int | None = None
+    prompt: str = ""
+
+
+class Part(NamedTuple):
+    """Tokens of some texts of one request."""
+
+    tokens: Tokens
+    options: EmbedOptions
 
 
 class ServedModel:
@@ -39,13 +58,8 @@ class ServedModel:
             log.warning("texts of the requests so far: %s", warning)
         return self.opened.tokenize(texts, prompt)
 
-    def embed(self, tokens: Tokens, how: How) -> Floats:
-        return self.opened.embed_tokens(tokens, how.normalize, how.dim)
-
-    def check_dim(self, dim: int | None) -> None:
-        if dim is not None and dim > self.opened.width:
-            message = f"dimensions must be a whole number from 1 to {self.opened.width}, the width of this model"
-            raise Refused("validation", message, "dimensions")
+    def embed(self, tokens: Tokens, options: EmbedOptions) -> Floats:
+        return self.opened.embed_tokens(tokens, options.normalize, options.dim)
 
     def resolve_prompt(self, input_type: str | None, prompt_name: str | None) -> str:
         """Return the prompt of a task, of a name, or the default; raises Refused for both or an unknown name.
@@ -69,17 +83,18 @@ class ServedModel:
 
     def measure_rate(self) -> float:
         """Measure tokens a second: the best of TRIES batches of about PROBE seconds."""
-        count, how = 8, How()
+        count, options = 8, EmbedOptions()
         sentence = WORDS * max(1, min(32, self.max_length - 4) // len(WORDS.split()))
         while True:
             tokens = self.opened.tokenize([sentence] * count)
-            if (spent := self._time(tokens, how)) >= PROBE or 2 * len(tokens.ids) > self.opened.backend.batch_tokens:
-                return len(tokens.ids) / min(spent, *(self._time(tokens, how) for _ in range(TRIES)))
+            spent, most = self._time(tokens, options), self.opened.backend.batch_tokens
+            if spent >= PROBE or 2 * len(tokens.ids) > most:
+                return len(tokens.ids) / min(spent, *(self._time(tokens, options) for _ in range(TRIES)))
             count *= 2
 
-    def _time(self, tokens: Tokens, how: How) -> float:
+    def _time(self, tokens: Tokens, options: EmbedOptions) -> float:
         start = time.perf_counter()
-        self.embed(tokens, how)
+        self.embed(tokens, options)
         return time.perf_counter() - start
 
     def describe(self) -> dict[str, Any]:
@@ -99,3 +114,47 @@ class ServedModel:
             "calibration": i["calibration"],
             "backend": i["backend"],
         }
+
+
+Embed = Callable[[Tokens, EmbedOptions], Floats]
+
+
+def compute(embed: Embed, parts: Sequence[Part]) -> list[Floats | Exception]:
+    """Return the vectors (b, D') of each part, or its error; ``embed`` computes a batch."""
+    found: list[Floats | Exception] = [RuntimeError("not computed")] * len(parts)
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for i, (tokens, options) in enumerate(parts):
+        kinds.setdefault((tokens.skip, options.normalize, options.dim), []).append(i)
+    for rows in kinds.values():
+        for i, z in zip(rows, _compute_together(embed, [parts[i] for i in rows]), strict=True):
+            found[i] = z
+    return found
+
+
+def _compute_together(embed: Embed, parts: Sequence[Part]) -> list[Floats | Exception]:
+    try:
+        z = embed(join_tokens([part.tokens for part in parts]), parts[0].options)
+    except Exception as error:  # the request answers and logs the error
+        if len(parts) == 1:
+            return [error]
+        return [_compute_together(embed, [part])[0] for part in parts]
+    ends = np.cumsum([len(part.tokens.offsets) - 1 for part in parts])
+    return list(np.split(z, ends[:-1]))
+
+
+def join_tokens(parts: Sequence[Tokens]) -> Tokens:
+    """Join the tokens of ``parts``, which have equal ``skip`` (prompt tokens, not pooled)."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(len(part.offsets) - 1 for part in parts)])
+    cut = np.concatenate([part.cut + start for part, start in zip(parts, starts[:-1], strict=True)])
+    offsets = np.zeros(starts[-1] + 1, np.int64)
+    np.cumsum(np.concatenate([np.diff(part.offsets) for part in parts]), out=offsets[1:])
+    return Tokens(np.concatenate([part.ids for part in parts]), offsets, cut, parts[0].skip)
+
+
+def take_texts(tokens: Tokens, start: int, stop: int) -> Tokens:
+    """Take texts ``start`` to ``stop`` - 1, without the record of cut texts."""
+    first, last = tokens.offsets[start], tokens.offsets[stop]
+    offsets = tokens.offsets[start : stop + 1] - first
+    return Tokens(tokens.ids[first:last], offsets, np.zeros(0, np.int64), tokens.skip)

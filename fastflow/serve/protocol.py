@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from fastflow.serve.metrics import Metrics
-from fastflow.serve.refusals import OPENAI, refuse_connection
-from fastflow.serve.settings import Settings
+from fastflow.serve.requests import refuse_for_now
+from fastflow.serve.service import Service
 
 LINGER = 64 * 2**20  # bytes of a refused body, read and dropped
 SECONDS = 60.0  # between two log lines of ``Rarely``
@@ -22,11 +20,9 @@ INVALID = "Invalid HTTP request received."
 log = logging.getLogger("fastflow.serve")
 
 
-def make_protocol(
-    settings: Settings, metrics: Metrics, wait: Callable[[], float] = lambda: 0.0
-) -> type[HttpToolsProtocol]:
-    """Make uvicorn's protocol with limits; ``wait()``: seconds until waiting requests are answered."""
-    noted = Rarely()
+def make_protocol(service: Service) -> type[HttpToolsProtocol]:
+    """Make uvicorn's protocol with the limits of ``service``."""
+    settings, metrics, noted = service.settings, service.metrics, Rarely()
 
     class Limited(HttpToolsProtocol):
         _arriving: asyncio.TimerHandle | None = None  # timer for the whole request to arrive
@@ -75,7 +71,9 @@ def make_protocol(
 
         def _refuse_connection(self) -> None:
             """Refuse, and read the request: else the client could not read the answer."""
-            refused, self._deaf = refuse_connection(settings.max_connections, wait()).make_response(OPENAI), True
+            fault, wait = f"the server has {settings.max_connections} connections", service.engine.queue.wait
+            refusal = refuse_for_now("crowded", fault, wait, ", or start it with more --max-connections")
+            refused, self._deaf = refusal.make_response("/v1/"), True
             head = "".join(f"{name}: {refused.headers[name]}\r\n" for name in ("retry-after", "content-type"))
             self._answer(b"503 Service Unavailable", head.encode(), bytes(refused.body))
             metrics.count("te_request_failure", err="crowded")

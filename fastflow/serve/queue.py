@@ -1,7 +1,6 @@
 """The queue of waiting texts: admission, order and expiry, as plain data without clock, threads or event loop.
 
-Work is counted in tokens, and in seconds by the machine's rate. Requests take turns of a few texts: a long request
-delays a short one by one turn.
+Work is counted in tokens. Requests take turns of a few texts, so a long request delays a short one by one turn.
 """
 
 from __future__ import annotations
@@ -17,22 +16,27 @@ LONGEST = 60  # seconds of Retry-After; openai's client ignores more
 WAIT, TIMEOUT = "--max-queue-seconds", "--timeout"
 
 
+def round_wait(seconds: float) -> int:
+    """Round the seconds until a retry up, to 1 at least."""
+    return max(1, math.ceil(seconds))
+
+
 class Busy(Exception):
     """Error: a request fits only after ``seconds``, or with a larger ``option``."""
 
     def __init__(self, seconds: float, option: str) -> None:
         super().__init__(seconds)
-        self.seconds, self.option = min(LONGEST, max(1, math.ceil(seconds))), option
+        self.seconds, self.option = min(LONGEST, round_wait(seconds)), option
 
 
 class Promised:
-    """Work of refused requests that will return, at different times: together most would be refused again."""
+    """Work of refused requests, told to return at different times."""
 
     def __init__(self) -> None:
         self.work = 0.0
 
     def refuse(self, seconds: float, own: float, rate: float, option: str) -> Busy:
-        """Refuse a request of ``own`` work that would fit after ``seconds``; ``rate``: work a second."""
+        """Refuse a request of ``own`` work that would fit after ``seconds``."""
         busy = Busy(seconds + self.work / rate, option)
         self.work = min(self.work + own, LONGEST * rate)
         return busy
@@ -49,11 +53,11 @@ class TooMuch(Exception):
         self.seconds = seconds
 
 
-class Job:
+class QueuedJob:
     """The texts of one request, from its admission to its last batch.
 
     ``estimate``: tokens at admission. ``left``: tokens not in a batch yet, estimated until ``Queue.put``. ``turn``:
-    tokens of its next turn. ``next``: the first text not in a batch yet. ``deadline``: no text is computed later.
+    tokens of its next turn. ``next``: the first text not in a batch yet.
     """
 
     def __init__(self, deadline: float) -> None:
@@ -64,7 +68,7 @@ class Job:
         self.gone = False  # finished, cancelled or expired
 
 
-AnyJob = TypeVar("AnyJob", bound=Job)
+AnyJob = TypeVar("AnyJob", bound=QueuedJob)
 Slice = tuple[AnyJob, int, int]  # texts of a job: the job, first, end
 
 
@@ -109,7 +113,7 @@ class Queue(Generic[AnyJob]):
     def check_wait(self) -> None:
         """Raise Busy if a new request would wait longer than ``bounds.wait`` for its first turn.
 
-        It may return when work for ``bounds.wait`` / 2 is left, so that a wrong rate does not idle the machine.
+        It may return when ``bounds.wait`` / 2 of work is left: a wrong rate does not idle the machine.
         """
         if self.wait > self.bounds.wait:
             raise self._refuse((self.work + self.running) / self.rate - self.bounds.wait / 2, WAIT)
@@ -122,9 +126,8 @@ class Queue(Generic[AnyJob]):
     def admit(self, job: AnyJob, tokens: int) -> None:
         """Accept ``job``, of about ``tokens``, and count its work; raises Busy or TooMuch.
 
-        The job must get its first turn in time (``check_wait``) and end within ``bounds.work``. A job of one turn waits
-        for a turn of each other job; a longer job for all their work, and for later jobs, to which half of the time is
-        left. A job that needs more than half must wait less than ``bounds.wait``.
+        It must get its first turn in time (``check_wait``) and end within ``bounds.work``. A job of one turn waits for
+        a turn of each other job; a longer job for all their work, and half of its time is left to later jobs.
         """
         job.estimate, tokens = tokens, math.ceil(tokens * self.longer)
         own, wait, most = tokens / self.rate, self.wait, self.bounds.work
@@ -171,7 +174,7 @@ class Queue(Generic[AnyJob]):
         self.promised.subtract(self.running if batch or self.turns else math.inf)  # an idle machine accepts all
         return batch, expired
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: QueuedJob) -> None:
         if not job.gone:
             self._count(job, -job.left)
             job.gone = True
@@ -181,7 +184,7 @@ class Queue(Generic[AnyJob]):
         """Refuse a request as if of mean work: its body may be unread."""
         return self.promised.refuse(seconds, self.work / max(1, self.jobs), self.rate, option)
 
-    def _choose_turn(self, job: Job, room: int, forced: bool) -> tuple[int, int]:
+    def _choose_turn(self, job: QueuedJob, room: int, forced: bool) -> tuple[int, int]:
         """Return (end, tokens) of the next turn of ``job``; a ``forced`` first text may exceed ``room``."""
         stop, tokens, most = job.next, 0, min(room, self.bounds.turn)
         while stop < len(job.lengths):
@@ -203,7 +206,7 @@ class Queue(Generic[AnyJob]):
         else:
             self.drop(job)
 
-    def _count(self, job: Job, tokens: int) -> None:
+    def _count(self, job: QueuedJob, tokens: int) -> None:
         before = job.turn
         job.left += tokens
         longest = max(self.bounds.turn, job.lengths[job.next] if job.next < len(job.lengths) else 0)

@@ -1,268 +1,206 @@
-"""The routes of OpenAI, of Text Embeddings Inference (TEI), and /search."""
+"""The declaration of each route, and the OpenAPI description made of them."""
 
 from __future__ import annotations
 
-import json
-import logging
-import time
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import Response
 
-from fastflow.errors import FastflowError
-from fastflow.search import Hit
-from fastflow.serve.batch import Floats, How
-from fastflow.serve.engine import Embedded, Gone
-from fastflow.serve.fields import Fields
-from fastflow.serve.formats import FORMATS, OCTETS, format_openai, format_rows, format_tei, to_octets, wants_octets
-from fastflow.serve.refusals import Refused, refuse_expired
-from fastflow.serve.searcher import Searcher
-from fastflow.serve.service import Service, make_response
+from fastflow.serve import answers, requests
+from fastflow.serve.requests import KINDS, STRING, Field, Schema, Values, allow_null, is_openai, take_object
+from fastflow.serve.service import Service
 from fastflow.version import __version__
 
-OPENAI = (
-    *("input", "model", "encoding_format", "dimensions", "user"),
-    *("input_type", "prompt_name", "truncate", "normalize"),
-)
 NIM = {"NONE": False, "END": True}  # values of truncate from NVIDIA NIM's clients
-EMBED = ("inputs", "normalize", "truncate", "truncation_direction", "prompt_name", "dimensions")
-PARAMETERS = ("truncate", "truncation_direction", "prompt_name")
-TOKENIZE = ("inputs", "add_special_tokens", "prompt_name")
-LEFT_OUT = {  # route of TEI -> why this server lacks it
-    "/embed_all": "calibration is made for the vector of a text, and not for one of each token",
-    "/embed_sparse": "the model gives dense vectors",
-    "/rerank": "the model scores no pairs; POST /similarity compares texts by their embeddings",
-    "/predict": "the model has no classes",
-    "/decode": "token ids are not taken; POST /tokenize gives the text of each id",
-    "/vertex": "Google's envelope is not read; send its instances as inputs to POST /embed",
-}
-CHARACTERS = 500_000  # the most for /tokenize, which has a long answer
-NO_FILE = "no file is loaded to search: start the server with --search FILE.db"
-SEARCH = ("query", "k")
 K, MOST_ROWS, MOST_QUERIES = 10, 100, 32  # default and most rows; most queries
 
-log = logging.getLogger("fastflow.serve")
+
+def describe_object(**properties: Schema) -> Schema:
+    """Describe an object of an answer."""
+    return {"type": "object", "required": list(properties), "properties": properties}
 
 
-async def answer_embeddings(request: Request) -> Response:
-    """Answer with embeddings in OpenAI's format."""
-    service: Service = request.app.state.service
-    fields = Fields(await service.read(request), OPENAI)
-    texts, batch = fields.texts("input", service.settings.max_inputs)
-    if (name := fields.text("model")) is not None:
-        _check_name(service, name)
-    fields.text("user")
-    encoding = fields.choice("encoding_format", FORMATS)
-    if encoding is None:
-        encoding = "bytes" if wants_octets(request.headers.getlist("accept")) else "float"
-    service.model.check_dim(dim := fields.count("dimensions"))
-    prompt = service.model.resolve_prompt(
-        fields.choice("input_type", service.model.input_types), fields.text("prompt_name")
-    )
-    how = How(fields.flag("normalize", service.model.normalize), dim, prompt)
-    truncate = fields.flag("truncate", service.settings.truncate, NIM)
-    done = await service.embed(request, texts, how, truncate, batch)
-    if encoding == "bytes":
-        return make_response(to_octets(done.vectors), done, OCTETS)
-    arguments = done.vectors, encoding, service.model.names[0], int(done.lengths.sum()), done.cut
-    return make_response(await service.write(done.vectors.size, format_openai, *arguments), done, "application/json")
+def describe_list(items: Schema) -> Schema:
+    """Describe a list of an answer."""
+    return {"type": "array", "items": items}
 
 
-async def answer_models(request: Request) -> Response:
-    """Answer with each name of the model."""
-    service: Service = request.app.state.service
-    return JSONResponse({"object": "list", "data": [_describe(service, name) for name in service.model.names]})
+OPENAI_ERROR = describe_object(
+    error=describe_object(message=STRING, type=STRING, param=allow_null(STRING), code=allow_null(STRING))
+)
+TEI_ERROR = describe_object(error=STRING, error_type={"enum": sorted({kind.tei_type for kind in KINDS.values()})})
+POSTED: tuple[str, ...] = ("empty", "validation", "tokenizer", "media", "body", "host", "key")
+POSTED += ("overloaded", "malformed", "unhealthy", "expired", "backend")
 
 
-async def answer_model(request: Request) -> Response:
-    """Answer with one name of the model."""
-    service: Service = request.app.state.service
-    _check_name(service, name := request.path_params["name"])
-    return JSONResponse(_describe(service, name))
+class Endpoint(NamedTuple):
+    """A route, declared once.
+
+    ``answer(service, request, values)`` gets the values of ``body``'s fields; GET has no body. ``found``: schema of the
+    answer. ``kinds``: refusals of this route only. ``public``: needs no API key, and answers while the server stops.
+    ``computed``: refused under overload before its body is read.
+    """
+
+    paths: tuple[str, ...]
+    summary: str
+    answer: Callable[[Any, Request, Values], Awaitable[Response]]
+    found: Schema
+    body: Field | None = None
+    example: Values | None = None
+    kinds: tuple[str, ...] = ()
+    media: str = "application/json"
+    octets: bool = False
+    public: bool = False
+    computed: bool = False
+
+    @property
+    def method(self) -> str:
+        return "GET" if self.body is None else "POST"
+
+    @property
+    def openai(self) -> bool:
+        return is_openai(self.paths[0])
+
+    def describe(self, path: str) -> Schema:
+        content: Schema = {self.media: {"schema": self.found}}
+        if self.octets:
+            content["application/octet-stream"] = {"schema": {"description": "float32, little-endian, row after row"}}
+        kinds: tuple[str, ...] = ("host", "unhealthy") if self.public else ("host", "key", "unhealthy", "body")
+        found: Schema = {"summary": self.summary}
+        if self.body is not None:
+            kinds = POSTED
+            found["requestBody"] = {"required": True, "content": {"application/json": {"schema": self.body.schema}}}
+        found["responses"] = {"200": {"description": "Done", "content": content}, **self._describe_refusals(kinds)}
+        if self.public:
+            found["security"] = []
+        if "{name}" in path:
+            found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": STRING}]
+        return found
+
+    def _describe_refusals(self, kinds: tuple[str, ...]) -> Schema:
+        error = OPENAI_ERROR if self.openai else TEI_ERROR
+        by_status: dict[str, list[str]] = {}
+        for kind in (*self.kinds, *kinds):
+            by_status.setdefault(str(KINDS[kind].status if self.openai else KINDS[kind].tei_status), []).append(kind)
+        return {
+            status: {"description": ", ".join(names), "content": {"application/json": {"schema": error}}}
+            for status, names in sorted(by_status.items())
+        }
 
 
-def _describe(service: Service, name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "fastflow", "root": service.model.names[0]}
-
-
-def _check_name(service: Service, name: str) -> None:
-    if name not in service.model.names and not service.settings.any_model:
-        known = " or ".join(service.model.names)
-        message = f"the model {name:.80} does not exist here; this server has {known}; --any-model takes every name"
-        raise Refused("model", message, "model")
-
-
-async def answer_embed(request: Request) -> Response:
-    """Answer TEI's /embed with a list of vectors."""
-    service: Service = request.app.state.service
-    fields = Fields(await service.read(request), EMBED)
-    texts, batch = fields.texts("inputs", service.settings.max_inputs)
-    service.model.check_dim(dim := fields.count("dimensions"))
-    truncate, prompt = _how(service, fields)
-    how = How(fields.flag("normalize", service.model.normalize), dim, prompt)
-    done = await service.embed(request, texts, how, truncate, batch)
-    if wants_octets(request.headers.getlist("accept")):
-        return make_response(to_octets(done.vectors), done, OCTETS)
-    return make_response(await service.write(done.vectors.size, format_tei, done.vectors), done, "application/json")
-
-
-async def answer_similarity(request: Request) -> Response:
-    """Answer with the similarity of a sentence to others."""
-    service: Service = request.app.state.service
-    fields = Fields(await service.read(request), ("inputs", "parameters"))
-    if not isinstance(fields.require("inputs"), dict):
-        raise Refused("validation", "inputs must be an object with source_sentence and sentences", "inputs")
-    inputs = Fields(fields.get("inputs"), ("source_sentence", "sentences"), "inputs.")
-    parameters = Fields(
-        fields.get("parameters") if fields.get("parameters") is not None else {}, PARAMETERS, "parameters."
-    )
-    source = inputs.text("source_sentence")
-    inputs.require("source_sentence")
-    sentences, listed = inputs.texts("sentences", service.settings.max_inputs - 1)
-    if not listed:
-        raise Refused("validation", "inputs.sentences must be a list of strings", "inputs.sentences")
-    truncate, prompt = _how(service, parameters)
-    done = await service.embed(request, [str(source), *sentences], How(False, None, prompt), truncate, True)
-    found = service.model.runtime.similarity(done.vectors[:1], done.vectors[1:])
-    return make_response(format_rows(found)[0].encode(), done, "application/json")
-
-
-async def answer_tokenize(request: Request) -> Response:
-    """Answer with the tokens of texts, uncut."""
-    service: Service = request.app.state.service
-    fields = Fields(await service.read(request), TOKENIZE)
-    texts, _ = fields.texts("inputs", service.settings.max_inputs)
-    name = fields.text("prompt_name")
-    prompt = service.model.resolve_prompt(None, name) if name is not None else ""
-    special = fields.flag("add_special_tokens", True)
-    if sum(map(len, texts)) > CHARACTERS:
-        raise Refused("validation", f"inputs hold more than {CHARACTERS} characters: send them in parts", "inputs")
-    try:
-        found = await service.engine.run_in_thread(
-            service.model.runtime.tokenizer.describe, [prompt + text for text in texts], special
-        )
-    except FastflowError as error:
-        raise Refused("tokenizer", str(error), "inputs") from error
-    return JSONResponse([[piece._asdict() for piece in pieces] for pieces in found])
-
-
-async def answer_info(request: Request) -> Response:
-    """Answer with model, limits, and searched file."""
-    service: Service = request.app.state.service
-    settings, queue = service.settings, service.engine.queue
-    limits = {
-        "max_concurrent_requests": settings.max_connections,
-        "max_batch_tokens": queue.batch,
-        "max_batch_requests": None,
-        "max_client_batch_size": settings.max_inputs,
-        "auto_truncate": settings.truncate,
-        "tokenization_workers": settings.tokenizer_threads,
-        "version": __version__,
-        "sha": None,
-        "docker_label": None,
-        "max_body_bytes": settings.max_body,
-        "max_queue_seconds": settings.max_queue,
-        "timeout_seconds": settings.timeout,
-        "tokens_per_second": round(queue.rate),
-        "search": None if service.searcher is None else service.searcher.describe(),
+def describe(endpoints: Sequence[Endpoint], locked: bool) -> dict[str, Any]:
+    """Make the OpenAPI 3.1 document of routes; ``locked``: whether an API key is needed."""
+    paths: dict[str, Schema] = {}
+    for endpoint in endpoints:
+        for path in (each.replace(":path", "") for each in endpoint.paths):
+            paths.setdefault(path, {})[endpoint.method.lower()] = endpoint.describe(path)
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "fastflow", "version": __version__, "description": "Calibrated sentence embeddings"},
+        "paths": paths,
     }
-    return JSONResponse(service.model.describe() | limits)
+    if locked:
+        document["components"] = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
+        document["security"] = [{"key": []}]
+    return document
 
 
-async def answer_health(request: Request) -> Response:
-    """Answer whether the server computes requests."""
-    service: Service = request.app.state.service
-    if not service.healthy:
-        raise Refused("unhealthy", "the server is going down" if service.draining else "the model does not answer")
-    return JSONResponse({"status": "ok"})
+COUNT: Schema = {"type": "integer", "minimum": 0}
+NUMBERS = describe_list({"type": "number"})
+LISTED: Schema = {"const": "list"}
+EMBEDDING = describe_object(object={"const": "embedding"}, index=COUNT, embedding={"anyOf": [NUMBERS, STRING]})
+USAGE = describe_object(prompt_tokens=COUNT, total_tokens=COUNT, truncated_texts=COUNT)
+EMBEDDINGS = describe_object(object=LISTED, data=describe_list(EMBEDDING), model=STRING, usage=USAGE)
+MODEL = describe_object(id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING)
+MODELS = describe_object(object=LISTED, data=describe_list(MODEL))
+TOKEN = describe_object(id=COUNT, text=STRING, special={"type": "boolean"}, start=COUNT, stop=COUNT)
+HIT = describe_object(row=COUNT, score={"type": "number"}, text=STRING, id={}, fields={"type": "object"})
+HITS = describe_object(similarity=STRING, truncated_texts=COUNT, hits=describe_list(describe_list(HIT)))
+HEALTH = describe_object(status={"const": "ok"})
 
 
-async def answer_metrics(request: Request) -> Response:
-    """Answer in Prometheus' format."""
-    service: Service = request.app.state.service
-    return Response(service.make_metrics_page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+def declare(service: Service) -> list[Endpoint]:
+    """Declare every route but the pages, with the bounds and defaults of the model and the settings."""
+    fields = _declare_fields(service)
+
+    def pick(*names: str) -> dict[str, Field]:
+        return {name: fields[name] for name in names}
+
+    texts, cut = fields["texts"], pick("truncate", "truncation_direction", "prompt_name")
+    openai = pick(
+        "model", "encoding_format", "dimensions", "user", "input_type", "prompt_name", "truncate", "normalize"
+    )
+    openai["truncate"] = fields["truncate_or_word"]
+    parameters = take_object("truncate, truncation_direction, prompt_name", **cut)
+    pair = take_object("source_sentence, and sentences to compare with it", **pick("source_sentence", "sentences"))
+    endpoints = [
+        Endpoint(
+            ("/v1/embeddings", "/embeddings"), "Embeddings, as OpenAI's", answers.answer_embeddings, EMBEDDINGS,
+            take_object(input=texts, **openai), {"input": ["one", "two"]}, kinds=("model",), octets=True, computed=True,
+        ),
+        Endpoint(("/v1/models",), "The models", answers.answer_models, MODELS),
+        Endpoint(("/v1/models/{name:path}",), "One name of the model", answers.answer_model, MODEL, kinds=("model",)),
+        Endpoint(  # Amazon SageMaker calls /invocations and /ping; huggingface_hub posts to /
+            ("/embed", "/invocations", "/"), "Embeddings, as TEI's", answers.answer_embed, describe_list(NUMBERS),
+            take_object(inputs=texts, **cut, **pick("normalize", "dimensions")), {"inputs": ["one", "two"]},
+            octets=True, computed=True,
+        ),
+        Endpoint(
+            ("/similarity",), "Similarity of a sentence to others", answers.answer_similarity, NUMBERS,
+            take_object(inputs=pair, parameters=parameters),
+            {"inputs": {"source_sentence": "a cat", "sentences": ["a dog", "a stone"]}}, computed=True,
+        ),
+        Endpoint(
+            ("/tokenize",), "The tokens of texts", answers.answer_tokenize, describe_list(describe_list(TOKEN)),
+            take_object(inputs=texts, **pick("add_special_tokens", "prompt_name")), {"inputs": "a sentence"},
+        ),
+        Endpoint(("/info",), "The model and every limit", answers.answer_info, {"type": "object"}),
+        Endpoint(("/health", "/ping"), "Whether requests are computed", answers.answer_health, HEALTH, public=True),
+        Endpoint(("/metrics",), "Counts and times", answers.answer_metrics, STRING, media="text/plain", public=True),
+    ]  # fmt: skip
+    if service.searcher is not None:
+        answer, body = partial(answers.answer_search, service.searcher), take_object(**pick("query", "k"))
+        example = {"query": "a storm at sea", "k": 3}
+        endpoints += [Endpoint(("/search",), "The rows most like a query", answer, HITS, body, example, computed=True)]
+    return endpoints
 
 
-def _how(service: Service, fields: Fields) -> tuple[bool, str]:
-    if fields.choice("truncation_direction", ("left", "right", "Left", "Right"), "right") in ("left", "Left"):
-        raise Refused(
-            "validation", "truncation_direction must be right: texts are cut at their end alone", "truncation_direction"
-        )
-    truncate = fields.flag("truncate", service.settings.truncate)
-    return truncate, service.model.resolve_prompt(None, fields.text("prompt_name"))
+def _declare_fields(service: Service) -> dict[str, Field]:
+    model, settings, width = service.model, service.settings, service.model.opened.width
+    prompts, no_prompts = sorted(model.info["prompts"]), {"type": "null", "description": "the model has no prompts"}
+    truncate = "false: refuse a text over the model's limit of tokens"
+    return {
+        "texts": requests.take_texts("a text, or a list of texts", settings.max_inputs),
+        "model": _take_model(service),
+        "encoding_format": requests.take_choice(  # Accept's without it
+            "float, base64 or bytes (little-endian float32, row after row)", answers.FORMATS, "float"
+        )._replace(default=None),
+        "dimensions": requests.take_count("the first dimensions, which lead", width, ", the model's width"),
+        "user": requests.take_string("ignored"),
+        "input_type": requests.take_choice("a task, such as query or document: its prompt", model.input_types),
+        "prompt_name": requests.take_string("a prompt by its name", {"enum": prompts} if prompts else no_prompts),
+        "truncate": requests.take_flag(truncate, settings.truncate),
+        "truncate_or_word": requests.take_flag(truncate + "; NONE and END mean false and true", settings.truncate, NIM),
+        "truncation_direction": requests.take_choice(
+            "right", ("right", "Right"), "right", ": texts are cut at their end only"
+        ),
+        "normalize": requests.take_flag("false: vectors of another length than 1", model.normalize),
+        "source_sentence": requests.take_string("a text")._replace(required=True),
+        "sentences": requests.take_texts("texts to compare with it", settings.max_inputs - 1, listed=True),
+        "add_special_tokens": requests.take_flag("false: only the tokens of the text", True),
+        "query": requests.take_texts("a text, or a list of texts", min(MOST_QUERIES, settings.max_inputs)),
+        "k": requests.take_count("rows", MOST_ROWS, default=K),
+    }
 
 
-async def answer_search(request: Request, searcher: Searcher) -> Response:
-    """Answer with the rows most like each query."""
-    service: Service = request.app.state.service
-    fields = Fields(await service.read(request), SEARCH)
-    queries, batch = fields.texts("query", limit_queries(service))
-    k = fields.count("k") or K
-    if k > MOST_ROWS:
-        raise Refused("validation", f"k must be a whole number from 1 to {MOST_ROWS}, not {k}", "k")
-    options = searcher.query_options
-    how = How(options["normalize_embeddings"], options["truncate_dim"], service.model.resolve_prompt("query", None))
-    deadline = time.monotonic() + service.settings.timeout
-    with searcher.turn(service.settings.max_queue):
-        done = await service.embed(request, queries, how, None, batch)
-        hits = [await _find(request, searcher, vector, k, deadline) for vector in done.vectors]
-    letters = sum(len(hit.text or "") for of_one in hits for hit in of_one)
-    return make_response(await service.write(letters, _format, searcher, done, hits), done, "application/json")
+def _take_model(service: Service) -> Field:
+    schema: Schema = STRING if service.settings.any_model else {"enum": [*service.model.names]}
+    field = requests.take_string("a name of /v1/models; may be left out", schema)
 
+    def read(name: str, value: Any) -> None:
+        answers.check_name(service, field.read(name, value))
 
-async def _find(request: Request, searcher: Searcher, vector: Floats, k: int, deadline: float) -> list[Hit]:
-    metrics = request.app.state.service.metrics
-    if await request.is_disconnected():
-        metrics.count("fastflow_cancelled_requests")
-        raise Gone
-    if time.monotonic() > deadline:
-        raise refuse_expired()
-    try:
-        hits, spent = await searcher.find(vector, k)
-    except FastflowError as error:
-        log.error("a search failed: %s", error)
-        message = f"{searcher.name} could not be searched, and the server's log says why: start the server again"
-        raise Refused("backend", message) from error
-    metrics.search.observe(spent)
-    return hits
-
-
-def _format(searcher: Searcher, done: Embedded, hits: list[list[Hit]]) -> bytes:
-    rows = [[hit._asdict() for hit in of_one] for of_one in hits]
-    answer: dict[str, Any] = {"similarity": searcher.similarity, "truncated_texts": done.cut, "hits": rows}
-    try:
-        return json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
-        message = f"a row that was found in {searcher.name} holds a value that JSON has no form for: {error}"
-        raise Refused("backend", message) from error
-
-
-def limit_queries(service: Service) -> int:
-    """Return the most queries of a request."""
-    return min(MOST_QUERIES, service.settings.max_inputs)
-
-
-def make_search_routes(service: Service) -> list[Route]:
-    """Make the route of /search, if a file is loaded."""
-    if service.searcher is None:
-        return []
-    return [Route("/search", partial(answer_search, searcher=service.searcher), methods=["POST"])]
-
-
-ROUTES = [
-    Route("/v1/embeddings", answer_embeddings, methods=["POST"]),
-    Route("/embeddings", answer_embeddings, methods=["POST"]),
-    Route("/v1/models", answer_models, methods=["GET"]),
-    Route("/v1/models/{name:path}", answer_model, methods=["GET"]),  # a name may have a slash
-    Route("/embed", answer_embed, methods=["POST"]),
-    Route("/invocations", answer_embed, methods=["POST"]),  # Amazon SageMaker calls it, and /ping
-    Route("/similarity", answer_similarity, methods=["POST"]),
-    Route("/tokenize", answer_tokenize, methods=["POST"]),
-    Route("/info", answer_info, methods=["GET"]),
-    Route("/health", answer_health, methods=["GET"]),
-    Route("/ping", answer_health, methods=["GET"]),
-    Route("/metrics", answer_metrics, methods=["GET"]),
-]
+    return field._replace(read=read)

@@ -18,7 +18,7 @@ from fastflow.errors import UsageError
 from fastflow.runtime import Runtime
 from fastflow.search import Hit, Index
 from fastflow.serve.queue import SMOOTH, WAIT, Promised
-from fastflow.serve.refusals import refuse_overload
+from fastflow.serve.requests import refuse_busy
 
 CODED = ("float32", "float16"), ("cosine", "dot")  # precisions and similarities that int8 codes can hold
 TRIES = 2  # searches that are timed at the start
@@ -41,7 +41,7 @@ class Searcher:
         """Take a turn for the ``with`` block; raises Refused if it would wait over ``most`` seconds."""
         wait = self._asking * self._seconds
         if wait > most:
-            raise refuse_overload(self._promised.refuse(wait - most / 2, 1, 1 / self._seconds, WAIT))
+            raise refuse_busy(self._promised.refuse(wait - most / 2, 1, 1 / self._seconds, WAIT))
         self._asking += 1
         try:
             yield

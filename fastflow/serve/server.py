@@ -23,6 +23,7 @@ import uvicorn
 
 from fastflow.errors import FastflowError
 from fastflow.serve.app import is_loopback, make_app
+from fastflow.serve.protocol import make_protocol
 from fastflow.serve.service import Service
 
 BACKLOG = 4096  # waiting connections at most
@@ -103,7 +104,7 @@ class Server(uvicorn.Server):
 def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
     """Serve on ``bound`` until a signal; ``ready`` is called when requests are taken."""
     config = uvicorn.Config(
-        make_app(service), http=service.make_protocol(), ws="none", lifespan="on", log_config=None, access_log=False,
+        make_app(service), http=make_protocol(service), ws="none", lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=5, loop="asyncio",
         backlog=BACKLOG,
     )  # fmt: skip

@@ -1,47 +1,104 @@
-"""``Service``, the object that routes call."""
+"""``Service``, the object that routes call, and its metrics under TEI's names."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.requests import Request
-from starlette.responses import Response
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from fastflow.serve.batch import How
-from fastflow.serve.engine import Embedded, Engine, Gone
-from fastflow.serve.fields import parse
-from fastflow.serve.formats import OCTETS
-from fastflow.serve.metrics import Metrics
-from fastflow.serve.model import ServedModel
-from fastflow.serve.protocol import make_protocol
-from fastflow.serve.refusals import Refused
+from fastflow.serve import MIB, ServerSettings
+from fastflow.serve.engine import BatchEngine, EmbedResult, Gone, Times
+from fastflow.serve.model import EmbedOptions, ServedModel
+from fastflow.serve.requests import Refused, parse_json, refuse_for_now
 from fastflow.serve.searcher import Searcher
-from fastflow.serve.settings import MIB, Settings
 
 LARGE = 64 * 1024  # bytes of JSON, or numbers of a response: more need a thread
 STUCK = 60.0  # seconds in one batch until the server is unhealthy
+
+DURATIONS = [1e-5 * 1.5**i for i in range(1, 40)]  # 15 microseconds to 73 seconds
+LENGTHS = [2.0**i for i in range(14)]
+COUNTERS = {
+    "te_request_count": "Requests that were read, single or batch",
+    "te_request_success": "Requests that were answered, single or batch",
+    "te_request_failure": "Requests that were refused, by reason",
+    "te_embed_count": "Texts that were tokenized to be embedded",
+    "te_embed_success": "Texts that were embedded",
+    "fastflow_truncated_texts": "Texts that were cut at the model's length",
+    "fastflow_tokens": "Tokens that were computed",
+    "fastflow_cancelled_requests": "Requests whose client went away before the answer",
+}
+
+
+class Metrics:
+    """The content of /metrics; several threads may use it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._counts: dict[str, Counter[tuple[tuple[str, str], ...]]] = {name: Counter() for name in COUNTERS}
+        self.request = self._add("te_request_duration", "Seconds of a request in all")
+        self.tokenization = self._add("te_request_tokenization_duration", "Seconds until its texts were tokens")
+        self.queued = self._add("te_request_queue_duration", "Seconds until its first batch began")
+        self.inference = self._add("te_request_inference_duration", "Seconds from its first batch to its last")
+        self.input_length = self._add("te_request_input_length", "Tokens of a text", LENGTHS)
+        self.batch_size = self._add("te_batch_next_size", "Texts of a batch", LENGTHS)
+        self.batch_tokens = self._add("te_batch_next_tokens", "Tokens of a batch", LENGTHS)
+        self.batch = self._add("te_embed_inference_duration", "Seconds that a batch was computed")
+        self.queue_size = Gauge("te_queue_size", "Requests that wait or are computed", registry=self.registry)
+        self.queue_seconds = Gauge("fastflow_queue_seconds", "Seconds of work that wait", registry=self.registry)
+        self.rate = Gauge("fastflow_tokens_per_second", "Tokens computed in a second, lately", registry=self.registry)
+        self.search = self._add("fastflow_search_duration", "Seconds that the file was searched for a query")
+
+    def _add(self, name: str, help: str, buckets: Iterable[float] = DURATIONS) -> Histogram:
+        return Histogram(name, help, buckets=list(buckets), registry=self.registry)
+
+    def record_request(self, spent: float, times: Times, lengths: list[int]) -> None:
+        self.request.observe(spent)
+        self.tokenization.observe(times.tokenization)
+        self.queued.observe(times.queue)
+        self.inference.observe(times.inference)
+        for length in lengths:
+            self.input_length.observe(length)
+
+    def record_batch(self, texts: int, tokens: int, spent: float) -> None:
+        self.batch_size.observe(texts)
+        self.batch_tokens.observe(tokens)
+        self.batch.observe(spent)
+
+    def count(self, name: str, by: int = 1, **labels: str) -> None:
+        self._counts[name][tuple(labels.items())] += by
+
+    def value(self, name: str, **labels: str) -> int:
+        return self._counts[name][tuple(labels.items())]
+
+    def text(self) -> bytes:
+        return "".join(self._format_counters()).encode() + generate_latest(self.registry)
+
+    def _format_counters(self) -> Iterator[str]:
+        for name, found in self._counts.items():
+            yield f"# HELP {name} {COUNTERS[name]}\n# TYPE {name} counter\n"
+            for labels, count in (found or {(): 0}).items():
+                inner = ",".join(f'{key}="{value}"' for key, value in labels)
+                yield f"{name}{{{inner}}} {count}\n" if inner else f"{name} {count}\n"
 
 
 class Service:
     """The state of a server."""
 
     def __init__(
-        self, model: ServedModel, settings: Settings, rate: float | None = None, searcher: Searcher | None = None
+        self, model: ServedModel, settings: ServerSettings, rate: float | None = None, searcher: Searcher | None = None
     ) -> None:
         self.model, self.settings, self.searcher, self.metrics = model, settings, searcher, Metrics()
-        self.engine = Engine(model, settings, rate or model.measure_rate(), model.opened.backend.batch_tokens)
+        self.engine = BatchEngine(model, settings, rate or model.measure_rate(), model.opened.backend.batch_tokens)
         self.engine.observe = self._observe
         self.active = 0
         self.bodies = 0  # bytes of unanswered requests
         self.draining = False
-
-    def make_protocol(self) -> type[HttpToolsProtocol]:
-        return make_protocol(self.settings, self.metrics, lambda: self.engine.queue.wait)
 
     @property
     def healthy(self) -> bool:
@@ -56,35 +113,31 @@ class Service:
             self.bodies += len(part)
             body += part
             request.state.held = len(body)  # ``Guard`` subtracts it from ``bodies`` later
-            self._check_body(len(body))
-        return parse(body) if len(body) <= LARGE else await self.engine.run_in_thread(parse, body)
+            self.check_size(len(body))
+            if self.bodies > self.settings.max_bodies:
+                fault = f"the server holds {self.settings.max_bodies // MIB} MiB of other requests"
+                wait, way_out = self.engine.queue.wait, ", or send fewer texts at once"
+                raise refuse_for_now("overloaded", fault, wait, way_out, connection="close")
+        return parse_json(body) if len(body) <= LARGE else await self.engine.run_in_thread(parse_json, body)
 
-    def _check_body(self, length: int) -> None:
+    def check_size(self, length: int) -> None:
         if length > self.settings.max_body:
             message = f"the body is larger than {self.settings.max_body} bytes: send fewer texts at once"
             raise Refused("body", message, headers={"connection": "close"})
-        if self.bodies > self.settings.max_bodies:
-            seconds = max(1, math.ceil(self.engine.queue.wait))
-            message = (
-                f"the server holds {self.settings.max_bodies // MIB} MiB of other requests: try again in {seconds} s, "
-                "or send fewer texts at once"
-            )
-            raise Refused("overloaded", message, headers={"retry-after": str(seconds), "connection": "close"})
 
     async def embed(
-        self, request: Request, texts: Sequence[str], how: How, truncate: bool | None, batch: bool
-    ) -> Embedded:
-        """Compute the vectors of ``texts``; ``truncate`` None: the server's; ``batch``: whether they are a list."""
+        self, request: Request, texts: Sequence[str], batch: bool, options: EmbedOptions, truncate: bool
+    ) -> EmbedResult:
+        """Compute the vectors of ``texts``, from a list if ``batch``."""
         start, method = time.monotonic(), "batch" if batch else "single"
         self.metrics.count("te_request_count", method=method)
         self.metrics.count("te_embed_count", len(texts))
-        cut = self.settings.truncate if truncate is None else truncate
 
         def gone() -> asyncio.Future[Any]:
             return asyncio.ensure_future(request.receive())  # http.disconnect, as the body has been read
 
         try:
-            done = await self.engine.embed(texts, how, cut, gone)
+            done = await self.engine.embed(texts, options, truncate, gone)
         except Gone:
             self.metrics.count("fastflow_cancelled_requests")
             raise
@@ -110,16 +163,3 @@ class Service:
     def _observe(self, texts: int, tokens: int, spent: float) -> None:
         self.metrics.count("fastflow_tokens", tokens)
         self.metrics.record_batch(texts, tokens, spent)
-
-
-def make_response(body: bytes, done: Embedded, media: str) -> Response:
-    """Make an answer with tokens, times and shape in its headers."""
-    rows, dim = done.vectors.shape
-    headers = {
-        "x-compute-tokens": str(int(done.lengths.sum())),
-        **{f"x-{name}-time": str(round(seconds * 1e3)) for name, seconds in done.times._asdict().items()},
-        "x-truncated-texts": str(done.cut),
-    }
-    if media == OCTETS:
-        headers["x-embedding-shape"] = f"{rows},{dim}"
-    return Response(body, media_type=media, headers=headers)

@@ -81,15 +81,15 @@ def test_huggingface_hub_knows_the_address_only(server, vectors, monkeypatch):
 @pytest.mark.slow
 def test_openai_asks_for_base64_by_itself(server, monkeypatch):
     """The hot path: were its default another one, the test above would not show base64 in use."""
-    from fastflow.serve import routes
+    from fastflow.serve import answers
 
-    asked, real = [], routes.format_openai
+    asked, real = [], answers.format_openai
 
     def format_openai(z, encoding, *rest):
         asked.append(encoding)
         return real(z, encoding, *rest)
 
-    monkeypatch.setattr(routes, "format_openai", format_openai)
+    monkeypatch.setattr(answers, "format_openai", format_openai)
     openai_client(server)[1].embeddings.create(model="default", input="a")
     assert asked == ["base64"]
 

@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from fastflow.serve.metrics import COUNTERS
-from fastflow.serve.page import PATHS
-from fastflow.serve.settings import MIB, Settings
+from fastflow.serve import MIB, ServerSettings
+from fastflow.serve.app import FILES
+from fastflow.serve.service import COUNTERS
 
 from support.commands import assert_one_sentence, run
 from support.places import ROOT, USERS
@@ -160,7 +160,7 @@ def test_every_curl_of_the_page_is_answered(tmp_path):
 
 
 def test_the_page_has_the_program_the_limits_and_the_metrics():
-    programs, settings = blocks(PAGE, "py"), Settings()
+    programs, settings = blocks(PAGE, "py"), ServerSettings()
     assert programs
     assert all(compile(program, "docs/serve.md", "exec").co_names for program in programs)
     for words in (
@@ -198,7 +198,7 @@ def test_it_says_what_it_searches_and_answers_the_curl_of_the_page(novels):
 @pytest.mark.slow
 def test_the_help_names_every_route_and_the_page(novels):
     with serving(rate=50_000.0, search=novels) as server:
-        files = set(PATHS) - {"/", "/docs"}  # of the pages
+        files = set(FILES) - {"/", "/docs"}  # of the pages
         paths = [route.path.replace("{name:path}", "NAME") for route in server.app.routes if route.path not in files]
     said = " ".join(run("serve", "--help").stdout.split())
     for path in paths:

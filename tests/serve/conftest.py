@@ -14,6 +14,9 @@ import fastflow
 from support.commands import run
 from support.servers import Running, serving
 
+KEYS = ("first-key", "second-key")
+HOSTS = ("localhost", "my-desk")
+
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -55,6 +58,20 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def librarian(library: Path) -> Iterator[Running]:
     """A server without a key that searches ``library``."""
     with serving(rate=50_000.0, search=library) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def locked(library):
+    """A server that asks for a key and takes small bodies."""
+    with serving(keys=KEYS, max_body=2000, rate=50_000.0, search=library) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def local(library):
+    """A server as it is at a loopback address without a key."""
+    with serving(rate=50_000.0, hosts=HOSTS, search=library) as running:
         yield running
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fastflow.model.tokenizer import Tokens
-from fastflow.serve.batch import How
-from fastflow.serve.engine import Embedded, Engine, Gone
-from fastflow.serve.refusals import Refused
-from fastflow.serve.settings import Settings
+from fastflow.serve import ServerSettings
+from fastflow.serve.engine import BatchEngine, EmbedResult, Gone
+from fastflow.serve.model import EmbedOptions
+from fastflow.serve.requests import Refused
 
 RATE, BATCH = 1000.0, 100  # tokens a second, and of a batch
 
@@ -52,13 +52,13 @@ class Counting:
 class Desk:
     def __init__(self) -> None:
         self.now, self.model = 0.0, Counting()
-        settings = Settings(max_queue=1.0, timeout=10.0, tokenizer_threads=1)
-        self.engine = Engine(self.model, settings, RATE, BATCH)
+        settings = ServerSettings(max_queue=1.0, timeout=10.0, tokenizer_threads=1)
+        self.engine = BatchEngine(self.model, settings, RATE, BATCH)
         self.engine.clock = lambda: self.now
 
-    def ask(self, *texts: str, cut: bool = True, left: asyncio.Future[Any] | None = None) -> asyncio.Task[Embedded]:
+    def ask(self, *texts: str, cut: bool = True, left: asyncio.Future[Any] | None = None) -> asyncio.Task[EmbedResult]:
         gone = (lambda: left) if left is not None else asyncio.get_running_loop().create_future
-        return asyncio.ensure_future(self.engine.embed(list(texts), How(), cut, gone))
+        return asyncio.ensure_future(self.engine.embed(list(texts), EmbedOptions(), cut, gone))
 
     async def until(self, true: Callable[[], bool]) -> None:
         for _ in range(4000):
@@ -67,7 +67,7 @@ class Desk:
             await asyncio.sleep(0.005)
         raise AssertionError("it did not come to that")
 
-    async def hold(self) -> asyncio.Task[Embedded]:
+    async def hold(self) -> asyncio.Task[EmbedResult]:
         """A request that is being computed until ``release``."""
         self.model.gate.clear()
         self.model.entered.clear()
@@ -215,5 +215,5 @@ async def test_a_compute_thread_that_has_not_begun_or_has_ended_is_stuck(desk):
 def test_a_batch_is_a_tenth_of_a_second_even_where_a_text_may_be_longer(rate, batch, turn):
     model = Counting()
     model.max_length = 512
-    queue = Engine(model, Settings(), rate, 8192).queue
+    queue = BatchEngine(model, ServerSettings(), rate, 8192).queue
     assert (queue.batch, queue.bounds.turn) == (batch, turn)

@@ -13,14 +13,20 @@ import pytest
 import fastflow
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.tokenizer import Tokens
-from fastflow.serve.batch import How, Part, compute, join_tokens, take_texts
-from fastflow.serve.engine import Embedded, Times
-from fastflow.serve.formats import encode_base64, format_openai, format_rows, format_tei, to_octets, wants_octets
-from fastflow.serve.metrics import COUNTERS, Metrics
-from fastflow.serve.model import ServedModel
-from fastflow.serve.refusals import Refused
-from fastflow.serve.service import make_response
-from fastflow.serve.settings import KEY_VARIABLE, read_keys
+from fastflow.serve import KEY_VARIABLE, read_keys
+from fastflow.serve.answers import (
+    encode_base64,
+    format_openai,
+    format_rows,
+    format_tei,
+    make_response,
+    to_octets,
+    wants_octets,
+)
+from fastflow.serve.engine import EmbedResult, Times
+from fastflow.serve.model import EmbedOptions, Part, ServedModel, compute, join_tokens, take_texts
+from fastflow.serve.requests import Refused
+from fastflow.serve.service import COUNTERS, Metrics
 
 from support.builders import read_languages
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
@@ -99,7 +105,7 @@ def test_metrics_keep_teis_names_and_count():
 
 
 def test_times_of_an_answer_are_told_in_milliseconds():
-    done = Embedded(np.zeros((1, 2)), np.array([3]), 0, Times(0.0123, 12.3456, 0.0))
+    done = EmbedResult(np.zeros((1, 2)), np.array([3]), 0, Times(0.0123, 12.3456, 0.0))
     headers = make_response(b"", done, "application/json").headers
     assert [headers[f"x-{name}-time"] for name in ("tokenization", "queue", "inference")] == ["12", "12346", "0"]
 
@@ -144,33 +150,33 @@ def make_tokens(*lengths: int, first: int = 0, cut: tuple[int, ...] = (), skip: 
     return Tokens(ids, offsets, np.array(cut, np.int64), skip)
 
 
-def sums(tokens, how):
+def sums(tokens, options):
     """The vector of a text is the sum of its ids, and how it was asked for; 13 is unlucky."""
     if 13 in tokens.ids:
         raise ValueError("13")
     rows = [tokens.ids[a:b].sum() for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
-    return np.array([[row, how.normalize, tokens.skip] for row in rows], np.float32)
+    return np.array([[row, options.normalize, tokens.skip] for row in rows], np.float32)
 
 
 def test_parts_with_equal_options_are_computed_together():
     calls, parts = (
         [],
         [
-            Part(make_tokens(2, 1), How(prompt="p: ")),
-            Part(make_tokens(1, first=2), How(normalize=False)),
-            Part(make_tokens(1, first=3, skip=4), How()),
-            Part(make_tokens(1, first=4), How(dim=2)),
-            Part(make_tokens(3, first=20), How()),
+            Part(make_tokens(2, 1), EmbedOptions(prompt="p: ")),
+            Part(make_tokens(1, first=2), EmbedOptions(normalize=False)),
+            Part(make_tokens(1, first=3, skip=4), EmbedOptions()),
+            Part(make_tokens(1, first=4), EmbedOptions(dim=2)),
+            Part(make_tokens(3, first=20), EmbedOptions()),
         ],
     )
-    found = compute(lambda tokens, how: calls.append(len(tokens.offsets) - 1) or sums(tokens, how), parts)
+    found = compute(lambda tokens, options: calls.append(len(tokens.offsets) - 1) or sums(tokens, options), parts)
     assert [z[:, 0].tolist() for z in found] == [[1, 2], [2], [3], [4], [63]]
     assert [z[0, 1:].tolist() for z in found] == [[1, 0], [0, 0], [1, 4], [1, 0], [1, 0]]
     assert calls == [3, 1, 1, 1]
 
 
 def test_a_part_that_fails_fails_alone():
-    good, bad, other = compute(sums, [Part(make_tokens(1, first=i), How()) for i in (12, 13, 14)])
+    good, bad, other = compute(sums, [Part(make_tokens(1, first=i), EmbedOptions()) for i in (12, 13, 14)])
     assert isinstance(bad, ValueError)
     assert (good[0, 0], other[0, 0]) == (12, 14)
 
@@ -196,7 +202,7 @@ def prompted(tmp_path_factory, bert):
 
 def test_vectors_are_the_runtimes_to_the_bit(prompted, sentences):
     tokens = prompted.tokenize(sentences, "query: ")
-    found = prompted.embed(tokens, How(True, 5, "query: "))
+    found = prompted.embed(tokens, EmbedOptions(True, 5, "query: "))
     assert np.array_equal(found, prompted.runtime.encode_query(sentences, normalize_embeddings=True, truncate_dim=5))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -15,7 +16,7 @@ import pytest
 
 from fastflow.serve import protocol
 
-from support.servers import WAIT, request, serving, until
+from support.servers import WAIT, Running, request, serving, until
 
 HEAD = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 
@@ -24,6 +25,28 @@ HEAD = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 def hasty():
     with serving(rate=50_000.0, receive=0.3, send=0.5, max_header=4096, max_connections=3) as server:
         yield server
+
+
+class Clock:
+    """The time of a server's event loop, which stands still until the test moves it."""
+
+    def __init__(self, server: Running) -> None:
+        self.loop = server.service.engine._loop
+        self.now = self.loop.time()
+
+    def move(self, seconds: float) -> None:
+        """Let the server read all that was sent, and then ``seconds`` pass."""
+        for step in (0.0, seconds, 0.0):
+            self.now += step
+            for _ in range(3):
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result(WAIT)
+
+
+@pytest.fixture
+def clock(hasty, monkeypatch):
+    clock = Clock(hasty)
+    monkeypatch.setattr(clock.loop, "time", lambda: clock.now)
+    return clock
 
 
 def everything(connection: socket.socket) -> bytes:
@@ -35,8 +58,8 @@ def everything(connection: socket.socket) -> bytes:
 
 CHUNKED = HEAD + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
 UNTYPED = CHUNKED.replace(b"content-type: application/json\r\n", b"")
-LATE = pytest.mark.slow
 BODY = b'{"inputs": "a"}'
+WHOLE = request("/embed", BODY)
 SMALL_CHUNKS = b"".join(b"1\r\n%c\r\n" % each for each in BODY + b" " * 20_000) + b"0\r\nx-y: z\r\n\r\n"
 TRAILER = b'0f\r\n{"inputs": "a"}\r\n0\r\ncontent-type: application/json\r\n\r\n'
 
@@ -44,10 +67,10 @@ TRAILER = b'0f\r\n{"inputs": "a"}\r\n0\r\ncontent-type: application/json\r\n\r\n
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        pytest.param(b"", 408, id="nothing arrives", marks=LATE),
-        pytest.param(b"POST /em", 408, id="half a line", marks=LATE),
-        pytest.param(HEAD, 408, id="half of the headers", marks=LATE),
-        pytest.param(HEAD + b"content-length: 100\r\n\r\n{", 408, id="half a body", marks=LATE),
+        pytest.param(b"", 408, id="nothing arrives"),
+        pytest.param(b"POST /em", 408, id="half a line"),
+        pytest.param(HEAD, 408, id="half of the headers"),
+        pytest.param(HEAD + b"content-length: 100\r\n\r\n{", 408, id="half a body"),
         pytest.param(HEAD + b"x: " + b"y" * 5000, 431, id="headers without end"),
         pytest.param(b"\x16\x03\x01 tls\r\n\r\n", 400, id="no HTTP"),
         pytest.param(HEAD + b"content-length: 1000000000000\r\n\r\n {", 413, id="refused, and never late"),
@@ -55,51 +78,43 @@ TRAILER = b'0f\r\n{"inputs": "a"}\r\n0\r\ncontent-type: application/json\r\n\r\n
         pytest.param(UNTYPED + TRAILER, 415, id="a trailer is no header"),
     ],
 )
-def test_what_is_sent_has_one_answer(hasty, sent, status):
+def test_what_is_sent_has_one_answer(hasty, clock, sent, status):
     with hasty.connect() as connection:
         connection.sendall(sent)
+        clock.move(0.31 if status == 408 else 0.29)
         found = everything(connection)
     assert found.startswith(b"HTTP/1.1 %d " % status)
     assert found.count(b"HTTP/1.1 ") == 1
 
 
-@pytest.mark.slow
-def test_a_client_that_sends_a_byte_now_and_then_is_given_up_too(hasty):
+def test_a_client_that_sends_a_byte_now_and_then_is_given_up_too(hasty, clock):
     with hasty.connect() as connection:
         connection.sendall(HEAD + b"content-length: 100\r\n\r\n")
-        connection.settimeout(0.05)
-        end = time.monotonic() + WAIT
-        while time.monotonic() < end:
+        for _ in range(4):
             connection.sendall(b" ")
-            try:
-                found = connection.recv(12)
-                break
-            except TimeoutError:
-                continue
-        assert found == b"HTTP/1.1 408"
+            clock.move(0.1)
+        assert connection.recv(12) == b"HTTP/1.1 408"
 
 
-@pytest.mark.slow
-def test_a_second_request_has_its_own_time(hasty):
-    body = b'{"inputs": "a"}'
-    whole = request("/embed", body)
+def test_a_second_request_has_its_own_time(hasty, clock):
     with hasty.connect() as connection:
         for _ in range(3):
-            time.sleep(0.15)  # together longer than a request may take
-            connection.sendall(whole)
+            connection.sendall(WHOLE[:9])
+            clock.move(0.2)  # together longer than a request may take
+            connection.sendall(WHOLE[9:])
             found = b""
             while not found.endswith(b"]]"):
                 found += connection.recv(65536)
             assert found.startswith(b"HTTP/1.1 200")
-        connection.sendall(whole[:-1])
+        connection.sendall(WHOLE[:-1])
+        clock.move(0.31)
         assert everything(connection).startswith(b"HTTP/1.1 408 ")
 
 
-@pytest.mark.slow
-def test_a_request_that_has_arrived_may_be_computed_for_longer(hasty, monkeypatch):
+def test_a_request_that_has_arrived_may_be_computed_for_longer(hasty, clock, monkeypatch):
     model = hasty.service.model
     embed = model.embed
-    monkeypatch.setattr(model, "embed", lambda *arguments: (time.sleep(0.6), embed(*arguments))[1])
+    monkeypatch.setattr(model, "embed", lambda *arguments: (clock.move(0.6), embed(*arguments))[1])
     assert hasty.post("/embed", {"inputs": "a"}).status == 200
 
 
@@ -127,7 +142,7 @@ def crowded():
     with serving(rate=50_000.0, max_connections=3) as server, contextlib.ExitStack() as held:
         for _ in range(3):
             connection = held.enter_context(server.connect())
-            connection.sendall(request("/embed", BODY))
+            connection.sendall(WHOLE)
             assert connection.recv(12) == b"HTTP/1.1 200"
         yield server
 

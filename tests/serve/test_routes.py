@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fastflow.serve.model import TYPES
-from fastflow.serve.refusals import KINDS
-from fastflow.serve.routes import LEFT_OUT, MOST_QUERIES, MOST_ROWS
+from fastflow.serve.requests import KINDS
+from fastflow.serve.routes import MOST_QUERIES, MOST_ROWS
 
 from support.routes import ALIASES, COMPUTED, GETS, POSTS, STATUS, check_refusal, with_field
 from support.servers import serving
@@ -45,18 +45,6 @@ def test_an_alias_is_its_route(librarian, alias, path):
     assert paths[alias]["post"] == paths[path]["post"]
 
 
-def test_a_route_of_tei_is_here_or_says_why_it_is_left_out(librarian):
-    """Of its router at 1.8; two more have the names that Google's environment variables give them."""
-    for path in (
-        "/info", "/embed", "/embed_all", "/embed_sparse", "/predict", "/rerank", "/similarity", "/tokenize", "/decode",
-        "/embeddings", "/v1/embeddings", "/vertex", "/health", "/", "/ping", "/metrics", "/invocations", "/docs",
-        "/api-doc/openapi.json",
-    ):  # fmt: skip
-        if path not in {route.path for route in librarian.app.routes}:
-            says = f"{path} is a route of TEI that this server leaves out: …{LEFT_OUT[path]}"
-            check_refusal(librarian, path, librarian.post(path, {"inputs": "a"}), "path", says)
-
-
 def test_every_reason_is_in_the_table():
     assert {name: (kind.status, kind.tei_status, kind.tei_type) for name, kind in KINDS.items()} == STATUS
 
@@ -68,97 +56,6 @@ def test_a_sound_request_is_answered_as_it_is_described(librarian, path):
     described = librarian.get("/openapi.json").json["paths"][path][method.lower()]["responses"]["200"]
     assert answer.status == 200
     assert answer.headers["content-type"].split(";")[0] in described["content"]
-
-
-# ---- fields: a value, and the sentence that it gets; one that begins with a space or a bracket follows the field
-
-FLAG = [(value, " must be true or false, not") for value in (1, "true")]
-NIM = [(value, " must be true or false or NONE or END, not") for value in (1, "START")]
-TEXT = [(value, " must be a string, not") for value in (3, ["a"])]
-CHOICE = [(value, " must be one of") for value in ("hex", [])]
-COUNT = [(value, " must be a whole number of at least 1") for value in (0, 0.0, True, 1.5, "8", 80.5, -1.0)]
-IDS = " holds token ids, and …check_embedding_ctx_length=False"
-LIST = [
-    *((value, " must be a string or a list of strings") for value in ({"text": "a"}, 1)),
-    *((value, IDS) for value in ([1, 2, 3], [[1, 2], [3]])),
-    *((["a", value], "[1] must be a string") for value in (None, 1.5)),
-    (["a"] * 2049, " holds 2049 texts, and a request may hold"),
-]
-NO_PROMPT = [("query", "the model has none")]
-FIELDS = {
-    (OPENAI, "input"): LIST,
-    (OPENAI, "encoding_format"): CHOICE,
-    (OPENAI, "dimensions"): [*COUNT, (257, "from 1 to 256")],
-    (OPENAI, "user"): TEXT,
-    (OPENAI, "model"): TEXT,
-    (OPENAI, "input_type"): CHOICE,
-    (OPENAI, "prompt_name"): [*TEXT, *NO_PROMPT],
-    (OPENAI, "truncate"): NIM,
-    (OPENAI, "normalize"): FLAG,
-    (EMBED, "inputs"): LIST,
-    (EMBED, "dimensions"): [*COUNT, (1000, "from 1 to 256")],
-    (EMBED, "truncation_direction"): [*CHOICE, ("left", "must be right")],
-    (EMBED, "prompt_name"): [*TEXT, *NO_PROMPT],
-    (EMBED, "truncate"): FLAG,
-    (EMBED, "normalize"): [*FLAG, ("x" * 10_000, " must be true or false")],
-    (SIMILARITY, "inputs"): [(value, "inputs must be an object with source_sentence and") for value in ("a", ["a"])],
-    (SIMILARITY, "inputs.source_sentence"): [*TEXT, (None, "inputs.source_sentence is missing")],
-    (SIMILARITY, "inputs.sentences"): [*LIST, (["a"] * 2048, "may hold 2047"), ("b", "must be a list of strings")],
-    (SIMILARITY, "inputs.x"): [(1, "inputs.x is no field of this request; known are source_sentence, sentences")],
-    (SIMILARITY, "parameters"): [([], "parameters must be a JSON object"), ({"normalize": True}, "is no field")],
-    (SIMILARITY, "parameters.truncate"): FLAG,
-    (SIMILARITY, "parameters.truncation_direction"): [*CHOICE, ("Left", "must be right")],
-    (SIMILARITY, "parameters.prompt_name"): [*TEXT, *NO_PROMPT],
-    (TOKENIZE, "inputs"): [*LIST, ("a" * 500_001, "more than 500000 characters")],
-    (TOKENIZE, "add_special_tokens"): FLAG,
-    (TOKENIZE, "prompt_name"): [*TEXT, *NO_PROMPT],
-    (SEARCH, "query"): [*LIST, (["a"] * (MOST_QUERIES + 1), f"and a request may hold {MOST_QUERIES}")],
-    (SEARCH, "k"): [*COUNT, (MOST_ROWS + 1, f"from 1 to {MOST_ROWS}, not 101")],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("path", "field"), FIELDS, ids=str)
-def test_a_field_of_a_wrong_value_is_named(librarian, path, field):
-    for value, says in FIELDS[path, field]:
-        answer = librarian.post(path, with_field(path, field, value))
-        sentence = field + says if says[0] in " [" else says
-        check_refusal(librarian, path, answer, "validation", sentence)
-        if path == OPENAI:
-            assert answer.json["error"]["param"].partition("[")[0] == field
-
-
-@pytest.mark.parametrize("path", POSTS)
-def test_a_request_that_is_no_object_of_known_fields(librarian, path):
-    needed = next(iter(POSTS[path]))
-    for body, says in (([], "the body must be a JSON object"), ({}, f"{needed} is missing")):
-        check_refusal(librarian, path, librarian.post(path, body), "validation", says)
-    unknown = librarian.post(path, with_field(path, "colour", "red"))
-    check_refusal(librarian, path, unknown, "validation", "colour is no field of this request; known are", "colour")
-
-
-@pytest.mark.parametrize(("path", "field"), [
-    (OPENAI, "input"), (EMBED, "inputs"), (SIMILARITY, "inputs.sentences"), (TOKENIZE, "inputs"), (SEARCH, "query"),
-])  # fmt: skip
-def test_no_text_and_half_a_surrogate_pair(librarian, path, field):
-    check_refusal(librarian, path, librarian.post(path, with_field(path, field, [])), "empty", f"{field} holds no")
-    half = librarian.post(path, with_field(path, field, ["a\ud800"]))
-    check_refusal(librarian, path, half, "tokenizer", "surrogate")
-
-
-@pytest.mark.parametrize("path", POSTS)
-def test_a_body_that_is_no_json(librarian, path):
-    headers = {"content-type": "application/json; charset=utf-8"}
-    for body in (b"", b"{", b"\xff\xfe", b'{"a": NaN}', b"[Infinity]", b'{"a": 1e}', b"[" * 100_000, b"1" * 5000):
-        answer = librarian.ask("POST", path, headers=headers, raw=body)
-        check_refusal(librarian, path, answer, "malformed", "the body is", None)
-
-
-def test_a_model_of_another_name(librarian):
-    answer = librarian.post(OPENAI, {"input": "a", "model": "text-embedding-3-small"})
-    check_refusal(
-        librarian, OPENAI, answer, "model",
-        "text-embedding-3-small does not exist here; this server has default; --any-model takes every name",
-    )  # fmt: skip
 
 
 def test_any_name_of_a_model_if_the_server_is_started_so(server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import http.client
 import json
+import re
 import socket
 import threading
 
@@ -13,57 +14,8 @@ import pytest
 import fastflow
 from fastflow.serve.model import ServedModel
 
-from support.routes import COMPUTED, GETS, HEALTH, POSTS, PUBLIC, UNKNOWN, check_refusal
+from support.routes import COMPUTED, GETS, HEALTH, POSTS, PUBLIC, check_refusal
 from support.servers import WAIT, request, serving, until
-
-KEYS = ("first-key", "second-key")
-HOSTS = ("localhost", "my-desk")
-EVERY = [*POSTS, *GETS, *UNKNOWN]
-
-
-@pytest.fixture(scope="module")
-def locked(library):
-    """A server that asks for a key and takes small bodies."""
-    with serving(keys=KEYS, max_body=2000, rate=50_000.0, search=library) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def local(library):
-    """A server as it is at a loopback address without a key."""
-    with serving(rate=50_000.0, hosts=HOSTS, search=library) as running:
-        yield running
-
-
-@pytest.mark.parametrize("path", UNKNOWN)
-def test_an_unknown_path(librarian, path):
-    check_refusal(librarian, path, librarian.get(path), "path", f"{path} is ")
-
-
-@pytest.mark.parametrize("path", [*POSTS, *GETS])
-def test_a_wrong_method_names_the_right_one(librarian, path):
-    right, wrong = ("POST", "GET") if path in POSTS else ("GET, HEAD", "POST")
-    if path == "/":
-        right, wrong = "GET, HEAD, POST", "DELETE"
-    for method in (wrong, "PUT", "OPTIONS"):
-        answer = librarian.ask(method, path)
-        check_refusal(librarian, path, answer, "method", f"{path} takes …, not {method}")
-        assert sorted(answer.headers["allow"].split(", ")) == right.split(", ")
-
-
-TYPES = ["text/plain", "text/plain; application/json", "text/plain, application/json", ""]
-TYPES += ["application/x-www-form-urlencoded", "multipart/form-data; boundary=a"]
-
-
-@pytest.mark.parametrize("path", POSTS)
-def test_a_body_that_is_not_said_to_be_json(librarian, path):
-    """Browsers send these types to any origin without asking it first; none is read as JSON."""
-    counted = librarian.service.metrics.value("te_request_count", method="single")
-    for kind in TYPES:
-        headers = {"content-type": kind, "origin": "http://evil.example"}
-        answer = librarian.ask("POST", path, headers=headers, raw=b'{"query": "a"}')
-        check_refusal(librarian, path, answer, "media", "send the header Content-Type: application/json")
-    assert librarian.service.metrics.value("te_request_count", method="single") == counted
 
 
 @pytest.mark.parametrize("path", [*POSTS, *GETS])
@@ -74,26 +26,6 @@ def test_no_other_origin_is_given_leave(librarian, path):
     for method in ("OPTIONS", "GET"):
         answer = librarian.ask(method, path, headers=ask)
         assert not [name for name in answer.headers if name.startswith("access-control")]
-
-
-# ---- keys
-
-
-@pytest.mark.parametrize(
-    "header", [None, "Bearer wrong", "Bearer", "Basic first-key", "first-key", "Bearer first-key2"]
-)
-def test_nothing_but_the_public_pages_without_a_key(locked, header):
-    failed = locked.service.metrics.value("te_request_failure", err="key")
-    for path in EVERY:
-        for method in ("GET", "POST"):
-            answer = locked.ask(method, path, headers={"authorization": header} if header else {})
-            if path in PUBLIC and (method, path) != ("POST", "/"):
-                assert answer.status != 401, path
-            else:
-                check_refusal(locked, path, answer, "key", "the API key is missing or wrong")
-                assert answer.headers["www-authenticate"] == "Bearer"
-    refused = 2 * len(set(EVERY) - PUBLIC) + 1
-    assert locked.service.metrics.value("te_request_failure", err="key") == failed + refused
 
 
 @pytest.mark.parametrize("header", ["Bearer first-key", "bearer  second-key"])
@@ -120,34 +52,10 @@ def test_a_key_is_described_where_one_is_needed(locked):
     assert found["security"] == [{"key": []}]
     open_paths = {path for path in GETS if found["paths"][path]["get"].get("security") == []}
     assert open_paths == PUBLIC
-
-
-# ---- sizes
-
-
-@pytest.mark.parametrize("path", POSTS)
-def test_a_body_that_is_too_large(locked, path):
-    key = {"authorization": "Bearer first-key"}
-    for headers, raw in ((key | {"content-length": "2001"}, b"x"), (key, (b" " * 500 for _ in range(5)))):
-        answer = locked.ask("POST", path, headers=headers, raw=raw)
-        check_refusal(locked, path, answer, "body", "the body is larger than 2000 bytes")
-    until(lambda: locked.service.bodies == 0)
+    assert {locked.get(path).status for path in PUBLIC} == {200}
 
 
 # ---- names that lead here
-
-
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1",
-             "[::2]", "evil@localhost", "localhost:80:80", "", "[::1].evil.example"],
-)  # fmt: skip
-def test_a_foreign_name_is_refused_on_every_route(local, host):
-    failed = local.service.metrics.value("te_request_failure", err="host")
-    for path in EVERY:
-        for method in ("GET", "POST", "OPTIONS"):
-            answer = local.ask(method, path, headers={"host": host})
-            check_refusal(local, path, answer, "host", "answers to localhost alone")
-    assert local.service.metrics.value("te_request_failure", err="host") == failed + 3 * len(EVERY)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +76,7 @@ def test_a_request_without_a_host_is_no_browsers(local):
 @pytest.mark.slow
 def test_any_name_goes_with_a_key_and_beyond_this_machine(server):
     assert server.ask("GET", "/info", headers={"host": "my.example"}).status == 200
-    with serving(rate=50_000.0, hosts=HOSTS, keys=("k",)) as locked:
+    with serving(rate=50_000.0, hosts=("localhost",), keys=("k",)) as locked:
         assert locked.get("/info", host="my.example", authorization="Bearer k").status == 200
 
 
@@ -297,7 +205,7 @@ def test_bodies_share_a_bound(gated):
         until(lambda: server.service.bodies >= first + 28_000_000)
         connections[2].sendall(request("/embed", part[:100], 15_000_000))
         threading.Thread(target=_send, args=(connections[2], part), daemon=True).start()
-        assert connections[2].recv(12) == b"HTTP/1.1 429"
+        assert re.match(rb"HTTP/1.1 429 .*\r\nretry-after: [1-9]", connections[2].recv(65536), re.S)
     finally:
         for connection in connections:
             connection.close()

@@ -14,8 +14,10 @@ import pytest
 
 from fastflow import Index, Runtime
 from fastflow.serve import searcher as module
-from fastflow.serve.refusals import Refused
-from fastflow.serve.routes import MOST_ROWS, NO_FILE, Searcher
+from fastflow.serve.app import NO_FILE
+from fastflow.serve.requests import Refused
+from fastflow.serve.routes import MOST_ROWS
+from fastflow.serve.searcher import Searcher
 
 from support.commands import run
 from support.databases import make

@@ -20,8 +20,8 @@ import uvicorn
 from fastflow import Index
 from fastflow.bench.measure.load import Load, generate
 from fastflow.errors import FastflowError
+from fastflow.serve import ServerSettings
 from fastflow.serve.server import Lines, Server, allow_files, listen, notify
-from fastflow.serve.settings import Settings
 
 from support.commands import run
 from support.servers import WAIT, in_parallel, serving_process
@@ -118,7 +118,7 @@ def test_a_signal_ends_the_server_if_nothing_runs_or_its_time_is_over(monkeypatc
     caplog.set_level(logging.WARNING, "uvicorn.error")  # the second signal silences it; restored after the test
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=5.0)
     monkeypatch.setattr("fastflow.serve.server.time", clock)
-    service = SimpleNamespace(draining=False, active=active, settings=Settings(drain=10.0))
+    service = SimpleNamespace(draining=False, active=active, settings=ServerSettings(drain=10.0))
     server = Server(uvicorn.Config(app=""), service, lambda: None)
     assert asyncio.run(server.on_tick(1)) is False
     server.handle_exit(signal.SIGTERM, None)

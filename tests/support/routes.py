@@ -5,8 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from fastflow.serve.description import describe
-
 from support.servers import Answer, Running
 
 POSTS: dict[str, dict[str, Any]] = {
@@ -18,6 +16,7 @@ POSTS: dict[str, dict[str, Any]] = {
     "/embeddings": {"input": "a"},
     "/invocations": {"inputs": "a"},
 }
+NEEDED = {path: "inputs.sentences" if path == "/similarity" else next(iter(body)) for path, body in POSTS.items()}
 ALIASES = {"/embeddings": "/v1/embeddings", "/invocations": "/embed", "/": "/embed"}
 COMPUTED = [path for path in POSTS if path != "/tokenize"]
 SHELL = {"/", "/page.css", "/page.js", "/docs", "/docs.js", "/favicon.ico"}  # the page, without data
@@ -80,8 +79,10 @@ def check_refusal(server: Running, path: str, answer: Answer, kind: str, says: s
         assert answer.json["error_type"] == STATUS[kind][2]
         status, message = STATUS[kind][1], answer.json["error"]
     assert answer.status == status
+    if "try again in " in message:
+        assert int(answer.headers["retry-after"]) >= 1
     assert all(part in message for part in says.split("…")), message
     assert len(message) < 400
-    operations = describe(server.service)["paths"].get(path)
+    operations = server.app.state.description["paths"].get(path)
     if operations and kind not in OUTSIDE:
         assert str(status) in (operations.get("post") or operations["get"])["responses"]

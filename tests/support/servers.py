@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import uvicorn
 
 import fastflow
+from fastflow.serve import ServerSettings
 from fastflow.serve.app import make_app
 from fastflow.serve.model import ServedModel
+from fastflow.serve.protocol import make_protocol
 from fastflow.serve.searcher import Searcher
 from fastflow.serve.server import Server, listen
 from fastflow.serve.service import Service
-from fastflow.serve.settings import Settings
 
 from support.places import USERS
 
@@ -88,13 +89,13 @@ def serving(
     if not hasattr(model, "embed"):
         model = ServedModel(fastflow.Runtime(model, "cpu"), names)
     searcher = None if search is None else Searcher(search, model.runtime, 1)
-    service = Service(model, Settings(names=names, **settings), rate, searcher)
+    service = Service(model, ServerSettings(names=names, **settings), rate, searcher)
     app, ready = make_app(service), threading.Event()
     with listen("127.0.0.1", 0, None) as bound:
         port = bound.getsockname()[1]
         config = uvicorn.Config(
-            app, http=service.make_protocol(), ws="none", lifespan="on", log_config=None,
-            access_log=False, proxy_headers=False, timeout_graceful_shutdown=1,
+            app, http=make_protocol(service), ws="none", lifespan="on", log_config=None,
+            access_log=False, proxy_headers=False, timeout_graceful_shutdown=1, loop="asyncio",
         )  # fmt: skip
         server = Server(config, service, ready.set)
         thread = threading.Thread(target=server.run, args=([bound],), daemon=True)

@@ -8,10 +8,10 @@ import bases
 from harness import Choices, Finding
 
 from fastflow import Runtime
+from fastflow.serve import ServerSettings
 from fastflow.serve.app import make_app
 from fastflow.serve.model import ServedModel
 from fastflow.serve.service import Service
-from fastflow.serve.settings import Settings
 
 from support.routes import GETS, POSTS, UNKNOWN
 
@@ -27,7 +27,8 @@ WAIT = 20  # seconds
 class Server:
     def __init__(self) -> None:
         runtime = Runtime(bases.make()[0].parent / "table", "cpu", "float32", 1)
-        self.app = make_app(Service(ServedModel(runtime, ()), Settings(max_inputs=16, max_body=1 << 20), None, None))
+        settings = ServerSettings(max_inputs=16, max_body=1 << 20)
+        self.app = make_app(Service(ServedModel(runtime, ()), settings, None, None))
         self.loop = asyncio.new_event_loop()
         self.lifespan = self.app.router.lifespan_context(self.app)
         self.loop.run_until_complete(self.lifespan.__aenter__())

@@ -21,7 +21,7 @@ FAILED = (b"424", b"500")
 http = load("http")
 loop = http.SERVER.loop
 service = http.SERVER.app.state.service
-kind = make_protocol(service.settings, service.metrics)
+kind = make_protocol(service)
 config = uvicorn.Config(
     http.SERVER.app, http=kind, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
 )
