@@ -1,19 +1,19 @@
-"""Break rules of the product at random, one at a time, and count how many the tests of that module notice.
+"""Break rules of the product at random, one at a time, and count how many the tests notice.
 
-    python tests/break_rules.py --seed 0 --count 20
+    python tests/break_rules.py --seed 0 --count 20 --only kernels/c
 
-A rule is a comparison, a condition, an "and" or "or", or a number in a function of Python. It is broken in a copy of
-the checkout; the tests are those of its room that import the module, slow ones included, and after them the quick
-ones of the same folder. A rule that nothing notices may change nothing, such as ``<=`` for ``<`` between floats: read
-it, then sharpen a test or leave it.
+A rule is a condition, or a comparison, an "and" or "or" or a number in a condition, result or assigned value of Python
+or C; of Cython in a condition. It is broken in a copy of the checkout; one build has all drawn rules of C, and
+FF_BROKEN is the number of the broken one. *red*: the tests of its room that import the module fail, slow ones included;
+of C, a quick case of tests/kernels. *other*: quick tests of the same folder fail; of C, of the rooms above. *GREEN*:
+none. Such a rule may change nothing, such as ``<=`` for ``<`` between floats: read it, then sharpen a test or leave it.
 """
 
 from __future__ import annotations
 
-import ast
-import copy
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -21,48 +21,112 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import click
 from test_mirror import MODULES, folder_of, pick_tests
 
 from support.places import ROOT
+from support.quick import COMPILED
 
-OTHER = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
-
-
-def break_rule(node: ast.AST) -> ast.expr | None:
-    """Return ``node`` with its rule changed; None if it has no rule."""
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        return ast.Compare(node.left, [OTHER[type(node.ops[0])]()], node.comparators)
-    if isinstance(node, ast.BoolOp):
-        return ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return ast.Constant(not node.value if isinstance(node.value, bool) else node.value + 1)
-    return None
+SIGN = re.compile(
+    r"(?<=\s)(?:[<>]=?|[=!]=|&&|\|\||and|or|is not|is|not in)(?=\s)|\b(?:True|False)\b"
+    r"|(?<![\w.])(?<!e-)\d+(?:[.]\d+)?(?![\w.])"
+)
+OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&", "and": "or",
+         "or": "and", "is": "is not", "is not": "is", "not in": "in", "True": "False", "False": "True"}  # fmt: skip
+ABOVE = ("model", "search", "backends", "test_runtime.py")  # tests that call the kernels through the product
+BROKEN_C = """#include <stdlib.h>
+int ff_broken;
+__attribute__((constructor)) static void read_number(void) { ff_broken = atoi(getenv("FF_BROKEN") ?: "0"); }
+"""
+BROKEN_PYX = 'cdef extern from *:\n    """extern int ff_broken;"""\n    int ff_broken\n'
 
 
-def find_rules(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield (expression, broken) of every rule in the bodies of functions, except f-strings and annotations."""
-    for name, value in ast.iter_fields(tree):
-        for node in value if isinstance(value, list) else [value]:
-            if not isinstance(node, ast.AST) or isinstance(node, ast.JoinedStr) or name in ("annotation", "returns"):
-                continue
-            if inside and isinstance(tree, ast.If | ast.IfExp | ast.While) and name == "test":
-                yield node, ast.UnaryOp(ast.Not(), copy.deepcopy(node))
-            if inside and isinstance(node, ast.expr) and (changed := break_rule(node)):
-                yield node, changed
-            yield from find_rules(node, inside or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef))
+class Rule(NamedTuple):
+    """Bytes ``start`` to ``end`` of a file, what to write for them, and what the reader sees."""
+
+    file: str
+    start: int
+    end: int
+    broken: str
+    said: str
 
 
-def replace(source: str, node: ast.expr, by: ast.expr) -> str:
-    lines = source.encode().splitlines(keepends=True)
-    start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
-    end = sum(map(len, lines[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)
-    whole = b"".join(lines)
-    return (whole[:start] + f"({ast.unparse(by)})".encode() + whole[end:]).decode()
+class Grammar(NamedTuple):
+    """Where expressions of a language begin and stop, and a switch to the one that is broken by rule number ``n``."""
+
+    blank: re.Pattern[str]  # no code: comments, strings, C's directives
+    begin: re.Pattern[str]
+    stops: str
+    negate: str
+    switch: str
+
+
+C = Grammar(
+    re.compile(r'/\*.*?\*/|"(?:\\.|[^"\n])*"|\'(?:\\.|[^\'\n])*\'|^ *#(?:[^\n]*\\\n)*[^\n]*', re.S | re.M),
+    re.compile(r"\b(?:if|while) \(|\bfor \([^;]*;|\breturn |^ {4,}(?!static|\.|[A-Z_0-9]+ =)[^\n;(){}]* = ", re.M),
+    ",;)", "!({})", "(ff_broken == {n} ? ({broken}) : ({whole}))",
+)  # fmt: skip
+PYTHON = Grammar(
+    re.compile(r'""".*?"""|"(?:\\.|[^"\n])*"|\'(?:\\.|[^\'\n])*\'|#[^\n]*', re.S),
+    re.compile(r"^ +(?:if|elif|while|return|yield) |^ {4,}[^\n(){}]* = ", re.M),
+    "\n", "not ({})", "{broken}",
+)  # fmt: skip
+CYTHON = PYTHON._replace(
+    begin=re.compile(r"^ +(?:if|elif|while) ", re.M),
+    switch="(ff_broken == {n} and ({broken}) or ff_broken != {n} and ({whole}))",
+)
+GRAMMARS = {".py": PYTHON, ".pxi": CYTHON, ".pyx": CYTHON}
+
+
+def find_rules(file: str, text: str) -> Iterator[Rule]:
+    grammar = GRAMMARS.get(Path(file).suffix, C)
+    code = grammar.blank.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    for begun in grammar.begin.finditer(code):
+        start = end = begun.end()
+        depth = 0
+        while depth > 0 or code[end] not in grammar.stops:
+            depth += (code[end] in "([{") - (code[end] in ")]}")
+            end += 1
+        condition = re.search(r"\b(?:if|elif|while)\b", begun[0])
+        end = start + len(code[start:end].rstrip()) - (condition is not None and grammar is not C)
+        whole = text[start:end]
+        if re.search(r"[{}]|\n#", whole) if grammar is C else condition and code[end] != ":":
+            continue
+        if condition:
+            yield Rule(file, start, end, grammar.negate.format(whole), f"{whole} -> the contrary")
+        for sign in SIGN.finditer(code, start, end):
+            if sign[0] in OTHER or "_mm" not in whole:  # intrinsics limit their constants
+                before, other, after = (
+                    text[start : sign.start()],
+                    OTHER.get(sign[0], f"({sign[0]} + 1)"),
+                    text[sign.end() : end],
+                )
+                yield Rule(file, start, end, before + other + after, f"{before}[{sign[0]} -> {other}]{after}")
+
+
+def break_rule(text: str, rule: Rule, n: int = 0) -> str:
+    switch = GRAMMARS.get(Path(rule.file).suffix, C).switch
+    broken = switch.format(n=n, broken=rule.broken, whole=text[rule.start : rule.end])
+    return text[: rule.start] + broken + text[rule.end :]
+
+
+def build(checkout: Path, texts: dict[str, str], numbers: dict[int, Rule]) -> None:
+    """Compile the rules of C behind switches: FF_BROKEN is the number of the broken rule, 0 for none."""
+    binding = (checkout / "kernels/_cpu.pyx").read_text(encoding="latin-1")
+    binding = binding.replace("\ncdef extern", f"\n{BROKEN_PYX}\ncdef extern", 1)
+    switched = {"kernels/c/broken.c": BROKEN_C, "kernels/_cpu.pyx": binding}
+    for n, rule in sorted(numbers.items(), key=lambda pair: -pair[1].start):
+        switched[rule.file] = break_rule(switched.get(rule.file, texts[rule.file]), rule, n)
+    for file, text in switched.items():
+        declared = "" if Path(file).suffix in GRAMMARS else "extern int ff_broken;\n"
+        (checkout / file).write_text(declared + text, encoding="latin-1")
+    own = {"FASTFLOW_REQUIRE_EXT": "1", "CFLAGS": "-w"}
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(command, cwd=checkout, env=os.environ | own, check=True)
+    if fails(checkout, ["kernels"]):
+        raise click.ClickException("tests fail with no rule broken")
 
 
 @contextmanager
@@ -76,9 +140,10 @@ def copy_checkout() -> Iterator[Path]:
         yield copy
 
 
-def fails(checkout: Path, tests: list[str], *options: str) -> bool:
-    command = [sys.executable, "-m", "pytest", "-x", "--cases", "0", *options, *(f"tests/{file}" for file in tests)]
-    own = os.environ | {"PYTHONPATH": str(checkout)}
+def fails(checkout: Path, tests: list[str], *options: str, number: int = 0) -> bool:
+    every = ["-m", "pytest", "-x", "--cases", "0"]
+    command = [sys.executable, *every, *options, *(f"tests/{file}" for file in tests)]
+    own = os.environ | {"PYTHONPATH": str(checkout), "FF_BROKEN": str(number)}
     try:
         ran = subprocess.run(command, cwd=checkout, env=own, capture_output=True, timeout=900, check=False)
     except subprocess.TimeoutExpired:
@@ -86,32 +151,43 @@ def fails(checkout: Path, tests: list[str], *options: str) -> bool:
     return ran.returncode != 0
 
 
-def judge(checkout: Path, module: str, changed: str) -> str:
-    """Say which tests fail if ``module`` is ``changed``: its own (red), others of the folder, or none (GREEN)."""
-    path, source, own = checkout / module, (checkout / module).read_text(encoding="utf-8"), pick_tests(module)
-    folder = [file.relative_to(ROOT / "tests").as_posix() for file in sorted(folder_of(module).glob("test_*.py"))]
-    path.write_text(changed, encoding="utf-8")
+def judge(checkout: Path, rule: Rule, number: int, text: str) -> str:
+    """Say which tests fail without ``rule``: its own (red), others of the folder, or none (GREEN)."""
+    if rule.file.endswith(COMPILED):
+        if fails(checkout, ["kernels"], number=number):
+            return "red"
+        return "other" if fails(checkout, [*ABOVE], "--cases", "2", number=number) else "GREEN"
+    path = checkout / rule.file
+    folder = [file.relative_to(ROOT / "tests").as_posix() for file in sorted(folder_of(rule.file).glob("test_*.py"))]
+    path.write_text(break_rule(text, rule), encoding="latin-1")
     try:
-        if fails(checkout, own, "-m", "not whole and not compile"):
+        if fails(checkout, pick_tests(rule.file), "-m", "not whole and not compile"):
             return "red"
         return "other" if fails(checkout, folder) else "GREEN"
     finally:
-        path.write_text(source, encoding="utf-8")
+        path.write_text(text, encoding="latin-1")
 
 
 @click.command()
 @click.option("--seed", default=0, show_default=True)
 @click.option("--count", default=20, show_default=True)
-@click.option("--only", default="", help="Break modules whose path begins so.")
+@click.option("--only", default="", help="Break rules of files whose path begins so.")
 def main(seed: int, count: int, only: str) -> None:
-    modules = [name for name in MODULES if name.startswith(only) and "/research/" not in name]
+    compiled = [path.relative_to(ROOT).as_posix() for end in COMPILED for path in ROOT.glob(f"kernels/c/**/*{end}")]
+    files = [file for file in (*MODULES, *sorted(compiled)) if file.startswith(only)]
+    files = [file for file in files if not re.search("research/|neon|/amx[.]c", file)]  # others' processors
     with copy_checkout() as checkout:
-        texts = {name: (checkout / name).read_text(encoding="utf-8") for name in modules}
-        found = [(name, *rule) for name in modules for rule in find_rules(ast.parse(texts[name]))]
-        chosen, words = random.Random(seed).sample(found, min(count, len(found))), []
-        for module, node, by in chosen:
-            words.append(judge(checkout, module, replace(texts[module], node, by)))
-            click.echo(f"{words[-1]:5} {module}:{node.lineno}: {ast.unparse(node)} -> {ast.unparse(by)}")
+        texts = {file: (checkout / file).read_text(encoding="latin-1") for file in files}
+        found = [rule for file in files for rule in find_rules(file, texts[file])]
+        drawn, words = random.Random(seed).sample(found, min(count, len(found))), []
+        chosen = {(rule.file, rule.start): rule for rule in drawn}.values()  # one of an expression
+        numbers = {n: rule for n, rule in enumerate(chosen, 1) if rule.file.endswith(COMPILED)}
+        if numbers:
+            build(checkout, texts, numbers)
+        for number, rule in enumerate(chosen, 1):
+            words.append(judge(checkout, rule, number, texts[rule.file]))
+            line = texts[rule.file].count("\n", 0, rule.start) + 1
+            click.echo(f"{words[-1]:5} {rule.file}:{line}: {' '.join(rule.said.split())}")
     counts = ", ".join(f"{words.count(word)} {word}" for word in ("red", "other", "GREEN"))
     click.echo(f"{counts}, of {len(found):,} rules")
 

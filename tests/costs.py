@@ -27,13 +27,11 @@ of_kind: dict[str, list[float]] = defaultdict(list)
 
 
 def note_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in ("import", "socket.bind", "subprocess.Popen"):
-        return
-    command = arguments[1] if event == "subprocess.Popen" else arguments[:1]
-    words = [str(word).rpartition("/")[2] for word in command]
     for kind, (raised, names) in KINDS.items():
-        if raised == event and any(word.startswith(names) for word in words):
-            seen.add(kind)
+        if raised == event:
+            words = arguments[1] if event == "subprocess.Popen" else arguments[:1]
+            if any(str(word).rpartition("/")[2].startswith(names) for word in words):
+                seen.add(kind)
 
 
 def count_seconds() -> float:

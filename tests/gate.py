@@ -61,9 +61,7 @@ GROUPS = {
         ("setup.py", "pyproject.toml", "MANIFEST.in", "constraints.txt", "release/*", "fastflow/default/*"),
         ("tests/across/test_packaging.py", "tests/across/test_release.py"),
     ),
-    "pages": Group(
-        ("docs/*", "README.md", "examples/*"), ("tests/across/test_docs.py",)
-    ),
+    "pages": Group(("docs/*", "README.md", "examples/*"), ("tests/across/test_docs.py",)),
     "server": Group(("fastflow/serve/*",), ("tests/across/test_clients.py", "tests/across/test_attacks.py")),
     "files": Group(
         ("fastflow/files/*", "fastflow/atomic.py", "tests/attacks/*"), ("tests/faults", "tests/across/test_attacks.py")
@@ -81,21 +79,27 @@ GROUPS = {
 Part = tuple[str, list[str]]
 
 
+def git(*words: str) -> str:
+    """Return what git prints of the checkout; "" if it fails or is absent."""
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
 def list_changed() -> list[str] | None:
-    """Return the files changed since FASTFLOW_BASE, the merge base with origin/main or the last commit, new ones too.
+    """Return the files changed since FASTFLOW_BASE, or where this branch left main, or the last push; new ones too.
 
-    None without git.
+    None without git, or if the base is not in this clone.
     """
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    head, base = git("rev-parse", "HEAD"), git("merge-base", "HEAD", "origin/main")
-    base = base if base not in ("", head) else git("rev-parse", "HEAD~1")
-    base = os.environ.get("FASTFLOW_BASE") or base
-    new = git("ls-files", "--others", "--exclude-standard").splitlines()
-    return [*git("diff", "--name-only", base).splitlines(), *new] if base else None
+    base = os.environ.get("FASTFLOW_BASE") or git("merge-base", "HEAD", "origin/main")
+    if base in ("", git("rev-parse", "HEAD")):
+        base = git("rev-parse", "-q", "--verify", "origin/main@{1}") or git("rev-parse", "HEAD~1")
+    if git("cat-file", "-t", base) != "commit":
+        return None
+    changed = git("diff", "--name-only", "--no-renames", base), git("ls-files", "--others", "--exclude-standard")
+    return "\n".join(changed).split()
 
 
 def pick_groups(files: list[str] | None) -> dict[str, Group]:

@@ -10,6 +10,8 @@ import absent
 import gate
 import hypothesis
 import pytest
+from break_rules import break_rule, find_rules
+from conftest import pytest_terminal_summary
 from gate import GROUPS, WHOLE
 from test_mirror import MODULES, folder_of
 
@@ -42,6 +44,41 @@ def test_every_file_with_a_long_test_belongs_to_a_group():
     alone = {"tests/across/test_suite.py", "tests/across/test_types.py", "tests/across/test_site.py"}  # in the night
     assert len(files) > 15
     assert [file for file in files if not file.startswith(guarded) and file not in alone] == []
+
+
+def test_the_base_is_where_a_branch_left_main_or_what_was_there_before_a_push(tmp_path, monkeypatch):
+    def git(*words):
+        return run_limited(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *words]).stdout.strip()
+
+    monkeypatch.setattr(gate, "ROOT", tmp_path)
+    monkeypatch.delenv("FASTFLOW_BASE", raising=False)
+    assert gate.list_changed() is None
+    git("init")
+    for name in ("first", "second", "third", "new"):
+        (tmp_path / name).write_text(name)
+        if name != "new":
+            git("add", ".")
+            git("commit", "-m", name)
+    found = [gate.list_changed()]
+    for commit in ("HEAD~2", "HEAD"):
+        git("update-ref", "-m", "push", "refs/remotes/origin/main", commit)
+        found.append(gate.list_changed())
+    for commit in (git("rev-parse", "HEAD~1"), "0" * 40):  # of GitHub; zeros for a branch that is new
+        monkeypatch.setenv("FASTFLOW_BASE", commit)
+        found.append(gate.list_changed())
+    assert found == [["third", "new"], *[["second", "third", "new"]] * 2, ["third", "new"], None]
+
+
+def test_rules_of_c_are_found_and_broken_by_their_number():
+    text = '#if 1 < 2\nint f(int a)\n{\n    /* a < b */\n    if (a < 9 && g("<"))\n        return a;\n}\n'
+    whole, less, number, both = find_rules("x.c", text)
+    assert [rule.said[-12:] for rule in (whole, both)] == ["the contrary", '[&& -> ||] g("<")'[-12:]]
+    assert "[9 -> (9 + 1)]" in number.said
+    assert 'if ((ff_broken == 7 ? (a <= 9 && g("<")) : (a < 9 && g("<"))))\n' in break_rule(text, less, 7)
+    text = "def f(a):\n    if a == 2 or g(\n        '<',\n    ):  # 3\n        x = 1\n"
+    broken = "    if (ff_broken == 7 and (a != 2 or g(\n        '<',\n    )) or ff_broken != 7 and (a == 2 or g("
+    assert any(broken in break_rule(text, rule, 7) for rule in find_rules("x.pxi", text))
+    assert [rule.said for rule in find_rules("x.py", text)][-1] == "[1 -> (1 + 1)]"
 
 
 def test_one_of_each_kind_is_there():
@@ -84,9 +121,10 @@ NAMES = [
 ]
 
 
-def item(name):
-    mark = "each[" in name or None
-    return SimpleNamespace(nodeid=name, path=TESTS / name.partition("::")[0], get_closest_marker=lambda _: mark)
+def item(name, **params):
+    mark, spec = "each[" in name or None, SimpleNamespace(params=params)
+    path = TESTS / name.partition("::")[0]
+    return SimpleNamespace(nodeid=name, path=path, get_closest_marker=lambda _: mark, callspec=spec)
 
 
 def names(most, seed="1", whole=()):
@@ -103,6 +141,20 @@ def test_the_first_case_of_each_test_is_kept_and_others_are_drawn():
     assert names(100) == NAMES
 
 
+def test_each_row_of_a_table_of_refusals_is_kept_for_one_backend():
+    for test, column in (("f", "message"), ("f", "sentence"), ("it_is_refused", "x"), ("f", "x")):
+        items = [item(f"a.py::{test}[{b}-{x}]", backend=b, **{column: x}) for b in "pq" for x in "abc"]
+        rows = ["p-a", "p-b", "p-c"] if (test, column) != ("f", "x") else ["p-a"]
+        assert [kept.nodeid for kept in pick_cases(items, 1, "1")] == [f"a.py::{test}[{row}]" for row in rows]
+
+
+def test_a_failed_case_is_named_with_the_command_that_runs_it_again():
+    reports = {"failed": [item("a.py::f"), item("a.py::f[x y]")], "error": [item("a.py::f[x y]")]}
+    lines = []
+    pytest_terminal_summary(SimpleNamespace(getreports=reports.get, write_line=lines.append))
+    assert lines == ["The same cases again: pytest -m '' 'a.py::f[x y]'"]
+
+
 def test_the_tests_of_what_changed_come_first_with_every_case(monkeypatch):
     monkeypatch.setattr(gate, "list_changed", lambda: ["fastflow/atomic.py", "tests/a.py", "README.md"])
     files = list_touched()
@@ -117,6 +169,7 @@ def test_it_is_an_option_and_slow_tests_are_left_out(pytestconfig):
     assert pytestconfig.getoption("--cases") >= 0
     assert "not slow" in " ".join(pytestconfig.getini("addopts"))
     assert len(read_commit()) >= 5
+    assert hypothesis.settings().deadline is None
 
 
 def test_only_a_library_of_an_extra_that_is_not_installed_skips_a_test(monkeypatch):
@@ -132,10 +185,6 @@ def test_no_test_gives_a_process_a_limit_of_the_clock():
     own = {"break_rules.py"}  # a tool, that ends what runs for 15 minutes
     files = [path for path in TESTS.rglob("*.py") if path.name not in own]
     assert [path.name for path in files if call.search(path.read_text(encoding="utf-8"))] == []
-
-
-def test_an_example_of_hypothesis_has_no_deadline():
-    assert hypothesis.settings().deadline is None
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """fastflow bench: whole runs, every run of --suite all, and wrong usage in a sentence."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -15,23 +17,18 @@ from support.places import ROOT
 
 
 @pytest.mark.slow
-def test_ratios_are_printed_and_a_busy_machine_is_named(monkeypatch, capsys):
+def test_a_whole_run_writes_json_and_table_and_names_a_busy_machine(tmp_path, monkeypatch, capsys):
+    data, names = tmp_path / "bench.json", {"fastflow", "torch-lean-eager", "torch-eager"}
     for others in (0.0, usable_threads() / 2):
         monkeypatch.setattr(Neighbours, "processors", lambda self, others=others: others)
-        done = cli.run(against=["torch", "lean"], device="cpu", threads=1, sizes=FLOW)
-        shown = capsys.readouterr().out
-        assert "In short; x: the peer's time over fastflow's" in shown
-        assert all(f"{ratio['value']:.1f} {ratio['unit']}" in shown for ratio in done["ratios"])
-        assert ("do not quote these ratios" in shown) == (others > 0)
-
-
-@pytest.mark.slow
-def test_a_whole_run_writes_json_and_table(tmp_path, capsys):
-    data = tmp_path / "bench.json"
-    against = ["lean", "torch-eager"]
-    cli.run(against=against, json_path=data, device="cpu", threads=1, sizes=FLOW)
+        done = cli.run(against=["lean", "torch-eager"], json_path=data, device="cpu", threads=1, sizes=FLOW)
+        shown = capsys.readouterr()
+        assert "In short; x: the peer's time over fastflow's" in shown.out
+        assert all(f"{ratio['value']:.1f} {ratio['unit']}" in shown.out for ratio in done["ratios"])
+        assert ("do not quote these ratios" in shown.out) == (others > 0)
+        assert all(name in shown.out for name in names)
+        assert "bench: " in shown.err
     written = json.loads(data.read_text())
-    names = {"fastflow", "torch-lean-eager", "torch-eager"}
     assert {(r["name"], r["batch"]) for r in written["rows"]} == {(name, batch) for name in names for batch in (1, 3)}
     for r in written["rows"]:
         assert (r["suite"], r["dtype"], r["tokens"], r["threads"]) == ("flow", "float32", None, 1)
@@ -40,9 +37,27 @@ def test_a_whole_run_writes_json_and_table(tmp_path, capsys):
     assert all(set(ratio) == {"name", "threads", "value", "unit"} for ratio in written["ratios"])
     assert "torch-lean-eager" in " ".join(ratio["name"] for ratio in written["ratios"])
     assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
-    shown = capsys.readouterr()
-    assert all(name in shown.out for name in names)
-    assert "bench: " in shown.err
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (None, {"suites": ["flow", "speed"]}, "no bench suite 'speed'; suites: flow, encoder, end-to-end, startup"),
+        (None, {"against": ["keras"], "device": "cpu"}, r"unknown peer 'keras'.*torch-lean-eager"),
+        (None, {"json_path": Path("absent", "bench.json")}, "its folder does not exist"),
+        (None, {"device": "tpu"}, "unknown device"),
+        (None, {"suites": ["encoder"], "shape": "tiny"}, "no shape 'tiny'; shapes: minilm-l6, minilm-l12, bert-base"),
+        ("m", {"suites": ["encoder"], "shape": "minilm-l6"}, "give a model or a shape, not both"),
+        (
+            None,
+            {"suites": ["flow", "encoder", "startup"], "shape": "minilm-l6"},
+            "to-end, serve, not for flow, startup",
+        ),
+    ],
+)
+def test_wrong_usage(model, options, message):
+    with pytest.raises(UsageError, match=message):
+        cli.run(model, **options)
 
 
 RUNS = {"flow": ("--suite", "flow", "--quick"), **{f"flow-{i}": ("--suite", "flow") for i in range(1, 6)}}
@@ -54,23 +69,15 @@ def started(monkeypatch):
     commands: list[list[str]] = []
     broken: set[str] = set()
 
-    class Done:
-        returncode = 0
-
     def run(command, **_):
         commands.append(command)
-        path = command[command.index("--json") + 1]
-        done = Done()
-        if any(path.endswith(f"{name}.json") for name in broken):
-            done.returncode = 1
-            return done
+        path = Path(command[command.index("--json") + 1])
         report = json.loads((ROOT / "bench" / "results" / "zen4" / "flow-1.json").read_text())
-        ratio = report["ratios"][0] | {"name": "B = 1024", "value": float(len(commands))}
+        report["ratios"] = [report["ratios"][0] | {"name": "B = 1024", "value": float(len(commands))}]
         report["machine"] |= {"commit": cli.find_commit(), "processors_used_by_others": 0.1}
-        report["ratios"] = [ratio]
-        with open(path, "w") as file:
-            json.dump(report, file)
-        return done
+        if path.stem not in broken:
+            path.write_text(json.dumps(report))
+        return SimpleNamespace(returncode=int(path.stem in broken))
 
     monkeypatch.setattr(cli.subprocess, "run", run)
     return commands, broken

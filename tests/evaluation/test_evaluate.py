@@ -307,6 +307,7 @@ REFUSED = [
     (read_pairs, ["subset,score", GOOD], "must be 'subset score sentence1 sentence2', separated by tabs, not 'sub"),
     (read_pairs, ["", GOOD], "line 1: the header must be"),
     (read_labelled, [LABELLED, "entailment\tone"], "line 2: must be label, sentence1, sentence2"),
+    (read_labelled, [LABELLED, "\tone\ttwo"], "line 2: must be label"),
     (read_labelled_pairs, [PARAPHRASES, "s\t1\ta\tb", "s\t0\ta"], "line 3: must be split, .*, with label 0 or 1"),
     (read_labelled_pairs, [PARAPHRASES, "s\tyes\ta\tb"], "line 2: must be"),
     (read_labelled_pairs, [PARAPHRASES, "s\t1\ta\tb"], "holds 1 pairs of label 1 and 0 of label 0; average precision"),

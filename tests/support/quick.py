@@ -1,10 +1,10 @@
 """``pytest --cases N``: the first case of each test, and N - 1 drawn by the commit, so that pushes walk through all.
 
-A test marked ``each`` keeps every case. So do the tests of changed files, which come first.
+A test marked ``each`` keeps every case. So do the tests of changed files, which come first. A refusal keeps one of
+each row of its table: a test whose name ends with "refused", or a table with a column ``message`` or ``sentence``.
 """
 
 import random
-import subprocess
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -28,8 +28,18 @@ def pick_cases(items: Sequence[pytest.Item], most: int, seed: str, whole: Collec
         drawn = others
         if not first.get_closest_marker("each") and first.path not in whole:
             drawn = random.Random(f"{seed} {test}").sample(others, min(most - 1, len(others)))
-        kept.update(item.nodeid for item in (first, *drawn))
+        kept.update(item.nodeid for item in (first, *drawn, *pick_refusals(test, of_test[test])))
     return sorted((item for item in items if item.nodeid in kept), key=lambda item: item.path not in whole)
+
+
+def pick_refusals(test: str, items: Sequence[pytest.Item]) -> Collection[pytest.Item]:
+    """Return an item of each row of a table of refusals, whichever backend; none of another table."""
+    rows: dict[tuple[int, ...], pytest.Item] = {}
+    for item in items if len(items) > 1 else ():
+        given = {name: value for name, value in item.callspec.params.items() if name != "backend"}
+        if test.endswith("refused") or given.keys() & {"message", "sentence"}:
+            rows.setdefault(tuple(map(id, given.values())), item)
+    return rows.values()
 
 
 def list_touched() -> set[Path]:
@@ -46,8 +56,6 @@ def list_touched() -> set[Path]:
 
 def read_commit() -> str:
     """Return the hash of the commit, or the version outside git."""
-    git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return __version__
+    from gate import git
+
+    return git("rev-parse", "HEAD") or __version__
