@@ -24,8 +24,6 @@ from fastflow.evaluation.labelled import LabelledTexts
 from fastflow.evaluation.retrieval import Retrieval
 from fastflow.stages.calibration import apply_wide
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
-from fastflow.train.choice.neighbours import load_english_pairs, name_candidates, rank
-from fastflow.train.choice.separability import DROPOUT, TEXTS, Views
 from fastflow.train.data.background import draw_sentences, load_english
 from fastflow.train.data.corpus import cut_sentences, read_corpus
 from fastflow.train.data.embeddings import Embedder
@@ -33,9 +31,10 @@ from fastflow.train.data.encoder import FrozenEncoder, open_encoder
 from fastflow.train.data.token_weights import weigh
 from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.loop import Schedule, Training
-from fastflow.train.methods.names import complete_chain, parse_method
-from fastflow.train.options import COLOURS, DEFAULTS
-from fastflow.train.progress import SILENT
+from fastflow.train.options import COLOURS, DEFAULTS, complete_chain, parse_method
+from fastflow.train.reporter import SILENT
+from fastflow.train.selection.heuristics import load_english_pairs, name_candidates, rank
+from fastflow.train.selection.separability import DROPOUT, TEXTS, Views
 
 FIRST = ("sts/STS13.tsv", "tasks/pairs/msrp.tsv", "tasks/classes/banking77.tsv", "tasks/retrieval/cranfield")
 SECOND = ("sts/STSb-test.tsv", "tasks/retrieval/quora-duplicates", "tasks/classes/agnews-titles.tsv")
@@ -101,7 +100,7 @@ def study(encoder: FrozenEncoder, depth: int, tasks: list[Task], news: list[str]
         ranks = [np.concatenate([*map(rank, side[: len(side) // 2], side[len(side) // 2 :])]) for side in sides]
         scores, fitted = dict[str, Any](), [each.astype(np.float32) for each in (x, background)]
         for form, method in FORMS.items():
-            training = Training(Schedule(), views=Views(views[0][i], views[1][i]), voice=SILENT)
+            training = Training(Schedule(), views=Views(views[0][i], views[1][i]), reporter=SILENT)
             links, shape = complete_chain(parse_method(method), False), DEFAULTS.shape(len(x), len(background))
             stages = fit_chain(links, fitted[0], shape, training, COLOURS["sif"], background=fitted[1]).stages
             used = zip(tasks, plain[4:] if form == "raw" else sets, strict=True)

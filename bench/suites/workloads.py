@@ -22,8 +22,8 @@ from fastflow.plan import fold
 from fastflow.plan.linear import products
 from fastflow.runtime import Runtime
 from fastflow.stages.calibration import Stage, describe
+from fastflow.train.methods.closed_forms import fit_recolour, measure_joint
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.methods.recolour import fit_recolour, measure_joint
 from fastflow.train.options import DEFAULTS
 
 Floats = NDArray[np.float32]

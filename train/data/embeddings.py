@@ -25,7 +25,7 @@ from fastflow.model.encoder import is_native, is_static
 from fastflow.stages.vectors import first_bad
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.encoder import FrozenEncoder
-from fastflow.train.progress import COMMAND, Voice
+from fastflow.train.reporter import COMMAND, Reporter, name_options
 
 WINDOW = 4096  # texts to sort by length at a time; an interrupted pass keeps whole windows
 BATCH_TOKENS = 8192
@@ -92,7 +92,7 @@ def embed_corpus(
     cache: Path,
     device: str = "cpu",
     corpus: str = "a corpus",
-    voice: Voice = COMMAND,
+    reporter: Reporter = COMMAND,
 ) -> NDArray[np.float32]:
     """Map the embeddings (n, D), read-only, from the cache; compute absent ones first.
 
@@ -107,31 +107,35 @@ def embed_corpus(
     waiting = f"another process computes these embeddings in {partial}; waiting for it"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with wait_for_lock(partial, lambda: voice.say(waiting)) as f:
+        with wait_for_lock(partial, lambda: reporter.write(waiting)) as f:
             if (found := _open_entry(path, head, shape)) is not None:
                 partial.unlink()
                 return found
             describe(partial, {"texts": len(texts), "corpus": corpus, "encoder": encoder.name})
             try:
-                _fill(f, head, texts, embedder, voice)
+                _fill(f, head, texts, embedder, reporter)
             except FastflowError:
                 _discard(partial)
                 raise
             except BaseException:
                 if done := _count_kept(f, head, embedder.dim):
                     kept = f"{done:,} texts are kept in the cache"
-                    voice.say(f"encoder: stopped; {kept}, and the same command continues after them")
+                    reporter.write(f"encoder: stopped; {kept}, and the same command continues after them")
                 else:
                     _discard(partial)
                 raise
             partial.replace(path)
             size = bytes_for_people(len(head) + 4 * shape[0] * shape[1])
             place = "" if cache == cache_directory(None) else f" {cache}"
-            voice.say(f"cached {size} in {cache}; `fastflow cache --clear{place}` removes it")
+            reporter.write(f"cached {size} in {cache}; `fastflow cache --clear{place}` removes it")
             return _map(f, len(head), shape)
     except OSError as error:
         raise FastflowError(
-            f"the cache {cache} cannot be written: {error.strerror}; choose another with --cache-folder"
+            name_options(
+                "the cache {place} cannot be written: {fault}; choose another with {cache_folder}",
+                place=cache,
+                fault=error.strerror,
+            )
         ) from error
 
 
@@ -157,17 +161,17 @@ def _map(handle: BinaryIO | io.FileIO, offset: int, shape: tuple[int, int]) -> N
     return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
 
 
-def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedder, voice: Voice) -> None:
+def _fill(handle: io.FileIO, head: bytes, texts: Sequence[str], embedder: Embedder, reporter: Reporter) -> None:
     done = _count_kept(handle, head, embedder.dim)
     handle.seek(0)
     _write(handle, head)
     handle.truncate(len(head) + 4 * done * embedder.dim)
     handle.seek(0, os.SEEK_END)
     if done:
-        voice.say(
+        reporter.write(
             f"encoder: continues after {done:,} of {len(texts):,} texts that an interrupted run left in the cache"
         )
-    with voice.progress("encoder", len(texts), "texts", done) as progress:
+    with reporter.progress("encoder", len(texts), "texts", done) as progress:
         for start in range(done, len(texts), WINDOW):  # a full disk raises here; a memory map would kill the process
             _write(handle, embedder(texts[start : start + WINDOW], progress.advance).tobytes())
             os.fsync(handle.fileno())
