@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import fastflow.train.choice
+import fastflow.train.selection
 from fastflow.bench.cli import say
 from fastflow.bench.measure.machine import Neighbours, usable_threads
 from fastflow.bench.measure.timing import Effort, alternate
@@ -25,7 +25,7 @@ DTYPES = ("float32", "bfloat16", "int8")
 PEERS = ("sentence-transformers", "fastembed", "onnxruntime")  # timed in float32
 OF_TABLES = ("model2vec", "sentence-transformers", "tokenizers-numpy")  # peers that open a token table
 ALL_LAYERS = "sentence-transformers"  # this peer computes unneeded layers too
-SENTENCES = Path(fastflow.train.choice.__path__[0]) / "probe.txt"
+SENTENCES = Path(fastflow.train.selection.__path__[0]) / "probe.txt"
 CALL_S = 1.0  # seconds of a call of the slowest engine
 FEWEST, MOST = 32, 4096  # texts
 EFFORT = Effort(budget_s=8, min_runs=2, max_runs=5, sample_s=0.1, limit_s=20)

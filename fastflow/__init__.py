@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastflow.runtime import Runtime
     from fastflow.search import Hit, Index
     from fastflow.train import distill, fit
-    from fastflow.train.ship.result import Fit as Fit
+    from fastflow.train.export.result import Fit as Fit
 
 # Fit is left out: `from fastflow import *` would need the train extra
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "fit",
 ]  # fmt: skip
 LATER = {  # public name -> the module that defines it
-    "Fit": "fastflow.train.ship.result",
+    "Fit": "fastflow.train.export.result",
     "Hit": "fastflow.search",
     "Index": "fastflow.search",
     "Runtime": "fastflow.runtime",

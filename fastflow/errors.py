@@ -11,8 +11,19 @@ NEED_TORCH = {"torch", "sentence-transformers"}
 SMALL_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 
 
+class OptionText(str):
+    """A sentence that names options of a command; ``in_python`` names arguments, and ``option`` is the first name."""
+
+    in_python: str
+    option: str
+
+
 class FastflowError(Exception):
-    """A failure that the user can mend; the command exits with 1."""
+    """A failure that the user can mend; the command exits with 1. ``option`` names the option at fault, or is empty."""
+
+    def __init__(self, message: str = "", **named: str | None) -> None:
+        super().__init__(message, **named)
+        self.option: str = getattr(message, "option", "")
 
 
 class UsageError(FastflowError):

@@ -35,7 +35,7 @@ class QueryOptions(TypedDict):
 class FitOptions(TypedDict, total=False):
     """The named options of ``fastflow.fit``; fastflow-train --help explains them."""
 
-    stop: str | None
+    stop: str
     max_length: int | None
     levels: int
     depth: int | None

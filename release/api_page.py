@@ -18,9 +18,9 @@ import fastflow
 from fastflow.atomic import replace_text
 from fastflow.exports.export import Exported
 from fastflow.train.arguments import COMMAND_ONLY
-from fastflow.train.distil.result import Distilled
-from fastflow.train.options import Options
-from fastflow.train.ship.result import Fit
+from fastflow.train.distil.run import Distilled
+from fastflow.train.export.result import Fit
+from fastflow.train.options import TrainOptions
 
 HEADING = re.compile(r"^(Args|Returns|Yields|Raises|Example):\n", re.M)
 ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \w+)*): ", re.M)
@@ -127,7 +127,7 @@ def _list_arguments(found: dict[str, str]) -> Iterator[str]:
 
 def _list_options() -> Iterator[str]:
     """A Markdown item for each option of ``fastflow.fit``: name, default, help."""
-    for entry in fields(Options):
+    for entry in fields(TrainOptions):
         if entry.name not in COMMAND_ONLY:
             yield f"- `{entry.name}={entry.default!r}`: {' '.join(entry.metadata['setting'].option['help'].split())}"
 

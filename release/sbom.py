@@ -26,7 +26,7 @@ DATA = {  # file -> its description
     "fastflow/model/tokenizer/languages.txt": "the commonest words of 28 languages, counted for this project",
     "fastflow/train/data/background.txt.gz": "how often English words occur, counted for this project",
     "fastflow/train/data/sentences.txt.gz": "English sentences of SNLI, QNLI, Leipzig news, Wikipedia and old novels",
-    "fastflow/train/choice/probe.txt": "sentences written for this project",
+    "fastflow/train/selection/probe.txt": "sentences written for this project",
 }
 OTHERS = {  # file -> the licences of its parts, if it is not ours
     "fastflow/train/data/sentences.txt.gz": ("CC-BY-SA-4.0", "CC-BY-SA-3.0", "CC BY", "public domain"),

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from fastflow.train.distil.result import Distilled
-    from fastflow.train.ship.result import Fit
+    from fastflow.train.distil.run import Distilled
+    from fastflow.train.export.result import Fit
     from fastflow.types import FitOptions
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import fields
@@ -15,29 +14,20 @@ import numpy as np
 
 from fastflow.errors import FastflowError, UsageError, warn
 from fastflow.files.read.matrix import Matrix
-from fastflow.train.fits.corpus import Setup
-from fastflow.train.fits.fitting import Fitting
-from fastflow.train.fits.vectors import VectorFitting, choose_vector_options
-from fastflow.train.options import DEFAULTS, Options, make_options
-from fastflow.train.progress import COMMAND, SILENT, Voice
-from fastflow.train.ship.result import Fit
+from fastflow.train.export.result import Fit
+from fastflow.train.options import DEFAULTS, TrainOptions, make_options
+from fastflow.train.pipeline.fit import RunConfig, fit_texts
+from fastflow.train.pipeline.vectors import choose_vector_options, fit_vectors
+from fastflow.train.reporter import COMMAND, SILENT, Reporter, name_arguments
 from fastflow.values import short
 
 if TYPE_CHECKING:
-    from fastflow.train.distil.result import Distilled
+    from fastflow.train.distil.run import Distilled
     from fastflow.train.options import Paths
 
 SOURCE, VECTORS = "texts given in Python", "vectors given in Python"
 COMMAND_ONLY = ("save_steps",)  # only the command writes checkpoints
-OPTIONS = [field.name for field in fields(Options) if field.name not in COMMAND_ONLY]
-OTHERS = ("encoder", "eval", "cache_folder", "log_dir", "dim", "words", "dtype", "penalty")
-ARGUMENTS = (*OTHERS, *OPTIONS, *COMMAND_ONLY)
-OPTION = re.compile(rf"--({'|'.join(name.replace('_', '-') for name in ARGUMENTS)})(?![\w-])")
-
-
-def name_arguments(message: str) -> str:
-    """Replace options in ``message`` by arguments: --log-dir by log_dir."""
-    return OPTION.sub(lambda option: option[1].replace("-", "_"), message)
+OPTIONS = [field.name for field in fields(TrainOptions) if field.name not in COMMAND_ONLY]
 
 
 @contextmanager
@@ -46,9 +36,8 @@ def errors_name_arguments() -> Iterator[None]:
     try:
         yield
     except FastflowError as error:
-        if (message := name_arguments(str(error))) == str(error):
-            raise
-        raise type(error)(message) from error
+        error.args = tuple(map(name_arguments, error.args))
+        raise
 
 
 def run_fit(
@@ -63,19 +52,19 @@ def run_fit(
     """Run ``fastflow.fit``."""
     if unknown := [name for name in options if name not in OPTIONS]:
         raise UsageError(f"fit has no option {unknown[0]!r}; it takes {', '.join(OPTIONS)}")
-    options = {name: value for name, value in options.items() if name != "stop" or value is not None}
     folder = None if cache is None else Path(cache)
-    setup = Setup(_make_voice(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
+    config = RunConfig(_make_reporter(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
     with errors_name_arguments():
         if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
-            others = {"encoder": (encoder, "default"), "eval": (pairs, None), "cache_folder": (cache, None)}
+            others = {"encoder": (encoder, "default"), "eval": (pairs, None)}
+            others |= {"cache_folder": (cache, None), "log_dir": (log_dir, None)}
             named = [name for name, (value, usual) in others.items() if value != usual]
-            named += [name for name, value in options.items() if name == "stop" or value != getattr(DEFAULTS, name)]
+            named += [name for name, value in options.items() if value != getattr(DEFAULTS, name)]
             matrix = Matrix(texts, VECTORS)
-            fit = VectorFitting(choose_vector_options(options, named), setup).run(matrix, VECTORS)
+            fit = fit_vectors(choose_vector_options(options, named), matrix, VECTORS, config)
         else:
-            fitting = Fitting(os.fspath(encoder), make_options(options), setup, _find_pairs(pairs))
-            fit = fitting.run(check_texts(texts), [SOURCE])
+            asked, sets = make_options(options), _find_pairs(pairs)
+            fit = fit_texts(os.fspath(encoder), asked, check_texts(texts), [SOURCE], config, sets)
     assert fit is not None  # noqa: S101
     for warning in fit.report["warnings"]:
         warn(name_arguments(warning))
@@ -89,13 +78,13 @@ def run_distil(
     progress: bool | Callable[[str], None] | None,
 ) -> Distilled:
     """Run ``fastflow.distill``."""
-    from fastflow.train.distil.run import Settings, distil
+    from fastflow.train.distil.run import DistilOptions, distil
     from fastflow.train.distil.teacher import Teacher
 
     with errors_name_arguments():
         whole = list(check_texts(texts, "distill"))
-        teacher, settings = Teacher(os.fspath(model)), Settings(**options)
-        return distil(partial(iter, whole), [SOURCE], teacher, settings, _make_voice(progress), total=len(whole))
+        teacher, settings = Teacher(os.fspath(model)), DistilOptions(**options)
+        return distil(partial(iter, whole), [SOURCE], teacher, settings, _make_reporter(progress), total=len(whole))
 
 
 def check_texts(texts: Any, function: str = "fit") -> Iterator[str]:
@@ -124,9 +113,9 @@ def _find_pairs(pairs: Paths | None) -> list[Path]:
     return paths
 
 
-def _make_voice(progress: Any) -> Voice:
+def _make_reporter(progress: Any) -> Reporter:
     if progress is None or isinstance(progress, bool):
         return COMMAND if progress else SILENT
     if not callable(progress):
         raise UsageError(f"progress must be True, None or a function of a line, not {short(progress)}")
-    return Voice(progress, bars=False)
+    return Reporter(progress, bars=False)

@@ -2,24 +2,138 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import click
 
 from fastflow.console import say
 from fastflow.errors import UsageError, missing_extra
-from fastflow.train.methods.names import Method, complete_chain, parse_method
-from fastflow.train.option_fields import (
-    check_fields,
-    choice_field,
-    flag,
-    name_field,
-    number_field,
-    switch_field,
-    whole_field,
+from fastflow.train.reporter import flag, refuse
+from fastflow.values import is_whole, short
+
+METHODS = (
+    "flow, whiten[:K], standardize, components[:K], nullspace[:K], none, auto, or a chain such as whiten:128,flow or "
+    "whiten,recolour"
 )
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of a chain: its kind, and K as ``dims``."""
+
+    kind: str
+    dims: int | None = None
+
+
+def parse_method(text: str) -> list[Method]:
+    """Parse ``whiten:128,flow`` or ``whiten:128+flow``; ``none`` has no link."""
+    if text == "none":
+        return []
+    links = []
+    for part in re.split("[,+]", text):
+        match = re.fullmatch(r"(flow|standardize|whiten|recolour|components|nullspace)(?::(\d+))?", part.strip())
+        if not match or (match[2] and match[1] in ("flow", "standardize", "recolour")):
+            raise UsageError(f"unknown method {part.strip()!r}; use {METHODS}")
+        links.append(Method(match[1], int(match[2]) if match[2] else None))
+    if any(link.kind == "recolour" for link in links[:-1]) or links[0].kind == "recolour":
+        raise UsageError(f"method {text!r}: recolour comes last, after the calibration whose spectrum it gives back")
+    return links
+
+
+def complete_chain(links: list[Method], latent: bool) -> list[Method]:
+    """Add recolour if the last link is a flow, unless its output is wanted: ``latent``."""
+    if links and links[-1].kind == "flow" and not latent:
+        return [*links, Method("recolour")]
+    return links
+
+
+MOST = 2**63 - 1
+
+
+class Setting(NamedTuple):
+    """The arguments of ``click.option``, and the check and conversion of a value."""
+
+    option: dict[str, Any]
+    is_right: Callable[[Any], bool]
+    must: str
+    convert: Callable[[Any], Any] = lambda value: value
+
+
+def name_field(default: str | None, help: str, metavar: str | None = None) -> Any:
+    """Make a field for a name."""
+    return _field(default, help, Setting({"metavar": metavar}, lambda value: isinstance(value, str), "a name"))
+
+
+def choice_field(choices: str, help: str) -> Any:
+    """Make a field for one of ``choices``; the first is the default."""
+    names = choices.split()
+    return _field(names[0], help, Setting({"type": click.Choice(names)}, lambda v: v in names, " or ".join(names)))
+
+
+def switch_field(help: str) -> Any:
+    """Make a field that is off by default."""
+    return _field(False, help, Setting({"is_flag": True}, lambda value: isinstance(value, bool), "True or False"))
+
+
+def whole_field(
+    default: int | None, help: str, least: int | None = 0, most: int | None = None, metavar: str | None = None
+) -> Any:
+    """Make a field for a whole number."""
+    must = f"{least} to {most}" if most else "a whole number" + ("" if least is None else f" of at least {least}")
+    option = {"type": int if least is None else click.IntRange(least, most), "metavar": metavar}
+
+    def is_right(value: Any) -> bool:
+        return type(value) is int if least is None else is_whole(value, least, most or MOST)
+
+    return _field(default, help, Setting(option, is_right, must))
+
+
+def number_field(default: float | None, help: str, most: float | None = None) -> Any:
+    """Make a field for a number from 0 to ``most``; None: above 0."""
+
+    def is_right(value: Any) -> bool:
+        real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return real and (value > 0 if most is None else 0 <= value <= most)
+
+    must = "a number above 0" if most is None else f"a number from 0 to {most:g}"
+    option = {"type": click.FloatRange(0, most, min_open=most is None)}
+    return _field(default, help, Setting(option, is_right, must, float))
+
+
+def _field(default: Any, help: str, setting: Setting) -> Any:
+    of_flag = {} if "is_flag" in setting.option else {"default": default}
+    option = {"help": help, **setting.option, **of_flag}
+    return field(default=default, metadata={"setting": setting._replace(option=option)})
+
+
+def add_options(settings: type) -> Callable[[Any], Any]:
+    """Make a decorator that adds the options of the dataclass ``settings`` to a command."""
+
+    def decorate(command: Any) -> Any:
+        for entry in reversed(fields(settings)):
+            command = click.option(flag(entry.name), **entry.metadata["setting"].option)(command)
+        return command
+
+    return decorate
+
+
+def check_fields(settings: Any) -> None:
+    """Check and convert the values of a dataclass; raises a UsageError."""
+    for entry in fields(settings):
+        value, setting = getattr(settings, entry.name), entry.metadata["setting"]
+        if value is None and entry.default is None:
+            continue
+        if not setting.is_right(value):
+            text = "{" + entry.name + "} must be {must}, not {given}"
+            raise refuse(text, must=setting.must, given=short(value))
+        object.__setattr__(settings, entry.name, setting.convert(value))
+
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SHAPE = ("levels", "depth", "width", "coupling", "permutation")
@@ -29,13 +143,10 @@ LARGE_CORPUS = 20_000  # texts for a LARGE flow
 BACKGROUND = (3_000, 10_000)  # sentences of random words: least and most
 SHARE, BROAD_SHARE = 4, 8  # background sentences for a text: of random words; half random, half English
 FEWEST = 100  # texts for which ``auto`` fits a flow
-POOLING = "words"  # ``auto`` for an untuned encoder
-OF_LANGUAGE = ("background_words", "background_sentences", "language")
 COLOURS = {  # recolour's defaults by token weights
     "sif": {"spectrum": 0.5, "mean_share": 0.1, "demoted": 0},
     "none": {"spectrum": 0.75, "mean_share": 0.0, "demoted": 2},
 }
-TUNED_SPECTRUM = 0.0  # recolour's default for a tuned encoder
 
 
 def _by_size(name: str) -> str:
@@ -47,7 +158,7 @@ def _by_weights(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainOptions:
     """The options of fastflow-train; raises a UsageError for a value out of range."""
 
     method: str = name_field(
@@ -57,10 +168,9 @@ class Options:
         "standardize, components[:K], nullspace[:K], none, or a chain such as whiten:128,flow.",
     )
     stop: str = choice_field(
-        "rule budget likelihood",
+        "rule budget",
         "rule: keep the training step that best separates two dropout views of a text from other texts; --method auto "
-        "keeps no calibration if none beats the pooling itself. budget: keep the last step. likelihood, the default of "
-        "vectors and only for them: keep the step that makes held-out vectors most likely.",
+        "keeps no calibration if none beats the pooling itself. budget: keep the last step.",
     )
     pooling: str = name_field(
         "auto",
@@ -160,11 +270,11 @@ class Options:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.method == "auto" and self.stop == "budget":
-            raise UsageError("--method auto chooses by the rule: name another --method to go with --stop budget")
+            raise refuse("{method:auto} chooses by the rule: name another {method} to go with {stop:budget}")
         if self.background_words is not None and self.language != "en":
-            raise UsageError("--language and --background-words both give the words of the language: leave one out")
+            raise refuse("{language} and {background_words} both give the words of the language: leave one out")
         if self.background is not None and self.background_sentences is not None:
-            raise UsageError("--background N draws random words only, without --background-sentences: leave one out")
+            raise refuse("{background:N} draws random words only, without {background_sentences}: leave one out")
 
     def shape(self, count: int = 0, background: int = 0) -> dict[str, Any]:
         """Choose FlowConfig's arguments for ``count`` texts and ``background`` sentences."""
@@ -190,10 +300,10 @@ class Options:
 
     @property
     def source(self) -> str | None:
-        """The option that gives words of another language; None without."""
+        """The option that gives words of another language, for ``name_options``; None without."""
         if self.background_words is not None:
-            return "--background-words"
-        return None if self.language == "en" else f"--language {self.language}"
+            return "{background_words}"
+        return None if self.language == "en" else f"{{language:{self.language}}}"
 
     @property
     def colour(self) -> dict[str, Any]:
@@ -201,21 +311,22 @@ class Options:
         return {name: value if (own := getattr(self, name)) is None else own for name, value in usual.items()}
 
 
-DEFAULTS = Options()
+DEFAULTS = TrainOptions()
 OF_METHOD = {  # link of a method -> options that only it obeys
     "flow": (*SHAPE, "latent", "init", "encoder_dropout", "epochs", "batch_size", "lr", "save_steps"),
     "recolour": ("spectrum", "mean_share", "demoted"),
 }
 
 
-def make_options(given: Mapping[str, Any]) -> Options:
+def make_options(given: Mapping[str, Any]) -> TrainOptions:
     """Make the options of a fit; raises a UsageError for one that the named method would ignore."""
-    options = Options(**given)
+    options = TrainOptions(**given)
     kinds = set(OF_METHOD) if options.method == "auto" else {link.kind for link in options.links}
     for kind, names in OF_METHOD.items():
         odd = [name for name in names if getattr(options, name) != getattr(DEFAULTS, name)]
         if odd and kind not in kinds:
-            raise UsageError(f"{flag(odd[0])} is of {kind}, which --method {options.method} lacks: leave it out")
+            text = "{" + odd[0] + "} is of {kind}, which {method:{given}} lacks: leave it out"
+            raise refuse(text, kind=kind, given=options.method)
     return options
 
 

@@ -23,12 +23,11 @@ from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN
 from fastflow.stages.calibration import describe
 from fastflow.train.data.corpus import clean, read_corpus
-from fastflow.train.fits.corpus import Setup
-from fastflow.train.fits.fitting import Fitting
-from fastflow.train.options import Options
-from fastflow.train.ship import summary
-from fastflow.train.ship.export import export
-from fastflow.train.ship.result import Fit
+from fastflow.train.export import summary
+from fastflow.train.export.export import export
+from fastflow.train.export.result import Fit
+from fastflow.train.options import TrainOptions
+from fastflow.train.pipeline.fit import RunConfig, fit_texts
 
 ENCODER = "mini-mlm-uncased"
 EACH, BACKGROUND = 10_000, 16_658
@@ -114,8 +113,9 @@ def main(data: Path, out: Path, cache: str | None) -> None:
     sets = [data / "sts" / f"{name}.tsv" for name in SEVEN]
     with TemporaryDirectory() as folder:
         copy_rounded(data / "models" / ENCODER, encoder := Path(folder) / ENCODER)
-        setup = Setup(cache=cache_directory(cache))
-        fit = Fitting(str(encoder), Options(background=BACKGROUND), setup, sets).run(mix_corpora(data), list(CORPORA))
+        config = RunConfig(cache=cache_directory(cache))
+        asked = TrainOptions(background=BACKGROUND)
+        fit = fit_texts(str(encoder), asked, mix_corpora(data), list(CORPORA), config, sets)
         if fit is None or fit.encoder is None:
             raise click.ClickException("nothing was fitted")
         matrix = fit.stages[-1].params["matrix"]

@@ -25,7 +25,7 @@ from fastflow.train.data.embeddings import embed_corpus
 from fastflow.train.data.encoder import FrozenEncoder, open_encoder
 from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.loop import Schedule, Training
-from fastflow.train.methods.names import parse_method
+from fastflow.train.options import parse_method
 
 SEEDS = (0, 1, 2, 3, 4)
 SHAPE = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}

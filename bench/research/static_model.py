@@ -20,14 +20,13 @@ from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
 from fastflow.session import Count, Session
 from fastflow.train.data.corpus import cut_sentences, read_texts
 from fastflow.train.distil.gathering import SHARD
-from fastflow.train.distil.result import SETS, Distilled
-from fastflow.train.distil.run import Settings, distil
+from fastflow.train.distil.run import SETS, Distilled, DistilOptions, distil
 from fastflow.train.distil.teacher import Teacher
+from fastflow.train.export.export import export
 from fastflow.train.methods.chain import Fitted
-from fastflow.train.ship.export import export
 
 NAME = "all-MiniLM-L6-v2"
-SETTINGS = Settings(dim=256, dtype="int8")
+SETTINGS = DistilOptions(dim=256, dtype="int8")
 CLUSTERS = ("banking77", "clinc150", "agnews-titles")  # V-measure
 FOUND = ("quora-duplicates", "cranfield")  # retrieval, nDCG@10
 SHORTEST, LONGEST = 15, 400  # characters of a sentence

@@ -36,8 +36,8 @@ from fastflow.plan import fold
 from fastflow.plan.builder import products
 from fastflow.runtime import Runtime
 from fastflow.stages.calibration import Stage, describe
+from fastflow.train.methods.closed_forms import fit_recolour, measure_joint
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.methods.recolour import fit_recolour, measure_joint
 from fastflow.train.options import DEFAULTS, LARGE
 
 Floats = NDArray[np.float32]

@@ -265,7 +265,7 @@ def fit_to(
     if ":" in device:
         raise UsageError(f"--fit runs on cpu or cuda, not on {device}: choose a GPU by CUDA_VISIBLE_DEVICES")
     check_extra("fastflow embed --fit", not quiet)
-    from fastflow.train.fits.input_model import fit_input
+    from fastflow.train.command import fit_input
 
     with contextlib.ExitStack() as stack:
         again = {path: stack.enter_context(reread(path)) for path in paths}

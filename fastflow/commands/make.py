@@ -76,10 +76,10 @@ def distill(
     from fastflow.train.options import check_extra
 
     check_extra("fastflow distill", not quiet)
-    from fastflow.train.distil.run import Settings, distil_files
-    from fastflow.train.progress import COMMAND, WARNINGS
+    from fastflow.train.distil.run import DistilOptions, distil_files
+    from fastflow.train.reporter import COMMAND, WARNINGS
 
-    settings = Settings(dim, words, dtype, penalty, sentences, seed)
+    settings = DistilOptions(dim, words, dtype, penalty, sentences, seed)
     distil_files(model, corpus, layout(), output, settings, WARNINGS if quiet else COMMAND, resume)
 
 

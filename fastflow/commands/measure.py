@@ -159,7 +159,7 @@ def report(
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt -o report.html
     """
     from fastflow.report.make import ReportOptions, make_report, write_page
-    from fastflow.train.methods.against import fit_named
+    from fastflow.train.methods import fit_named
 
     if output is None and json_file is None:
         raise UsageError("report has nowhere to write to: give -o OUT.html, --json, or both")

@@ -12,8 +12,7 @@ from click.core import ParameterSource
 
 from fastflow.commands import QUIET, Command, corpus_options, replace_option
 from fastflow.console import plain_errors
-from fastflow.train.option_fields import add_options
-from fastflow.train.options import Options, check_extra, make_options
+from fastflow.train.options import TrainOptions, add_options, check_extra, make_options
 from fastflow.version import __version__
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class TrainCommand(Command):
     "-o", "--output", "out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The model to make."
 )
 @replace_option("--out", "--output (-o)")
-@add_options(Options)
+@add_options(TrainOptions)
 @corpus_options
 @click.option(
     "--cache-folder",
@@ -108,20 +107,19 @@ def train(
     from fastflow.cache_folder import cache_directory
     from fastflow.train.command import train as train_texts
     from fastflow.train.command import train_vectors
-    from fastflow.train.fits.corpus import Setup
-    from fastflow.train.fits.fitting import Fitting
-    from fastflow.train.fits.vectors import VectorFitting, choose_vector_options
-    from fastflow.train.progress import COMMAND, WARNINGS
+    from fastflow.train.pipeline.fit import RunConfig
+    from fastflow.train.pipeline.vectors import choose_vector_options
+    from fastflow.train.reporter import COMMAND, WARNINGS
 
-    setup = Setup(WARNINGS if quiet else COMMAND, log_dir=log_dir, resume=resume, dry_run=dry_run)
+    config = RunConfig(WARNINGS if quiet else COMMAND, log_dir=log_dir, resume=resume, dry_run=dry_run)
     if encoder is None or any(map(is_matrix_file, corpus)):
-        train_vectors(corpus, out, VectorFitting(choose_vector_options(options, _list_asked(ctx)), setup))
+        train_vectors(corpus, out, choose_vector_options(options, _list_asked(ctx)), config)
         return
-    setup = replace(setup, cache=cache_directory(cache_folder), reference=reference_encoder)
-    train_texts(corpus, layout(), out, Fitting(encoder, make_options(options), setup, pairs))
+    config = replace(config, cache=cache_directory(cache_folder), reference=reference_encoder)
+    train_texts(corpus, layout(), out, encoder, make_options(options), config, pairs)
 
 
 def _list_asked(ctx: click.Context) -> list[str]:
     given = [p for p in ctx.command.params if ctx.get_parameter_source(str(p.name)) is not ParameterSource.DEFAULT]
     names = [p.opts[-1].removeprefix("--").replace("-", "_") for p in given if isinstance(p, click.Option)]
-    return [name for name in names if name not in ("output", "log_dir", "resume", "dry_run", "quiet", "debug")]
+    return [name for name in names if name not in ("output", "dry_run", "quiet", "debug")]

@@ -10,12 +10,28 @@ import numpy as np
 from onnx import TensorProto
 
 from fastflow.errors import UsageError
-from fastflow.exports.encoder import CONFIG, FOREIGN, read_pooler
-from fastflow.exports.onnx_encoder import Encoder, activate
-from fastflow.exports.onnx_graph import Array, Graph, Value, axes, number, stack
-from fastflow.exports.record import ExportRecord, write_json
-from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
-from fastflow.kernels.encoder import LEAST, LEAST_NORM, Dense, Head, Norm
+from fastflow.exports.onnx_graph import FAR, Array, OnnxGraph, Value, axes, number, stack
+from fastflow.exports.record import (
+    CONFIG,
+    FOREIGN,
+    ExportRecord,
+    read_pooler,
+    write_json,
+    write_static_tokenizer,
+    write_tokenizer,
+)
+from fastflow.kernels.encoder import (
+    LEAST,
+    LEAST_NORM,
+    WORDS,
+    Dense,
+    EncoderShape,
+    Head,
+    Norm,
+    mean_position,
+    relative_bias,
+    rotary_table,
+)
 from fastflow.kernels.flow import Plan
 from fastflow.kernels.table.reference import Table
 from fastflow.model import Model

@@ -13,10 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.exports.chain import make_modules
-from fastflow.exports.encoder import number_layers, read_pooler, write_encoder
-from fastflow.exports.record import ExportRecord, write_json, write_tensors
-from fastflow.exports.tokens import write_static_tokenizer, write_tokenizer
+from fastflow.exports.record import (
+    ExportRecord,
+    number_layers,
+    read_pooler,
+    write_encoder,
+    write_json,
+    write_static_tokenizer,
+    write_tensors,
+    write_tokenizer,
+)
 from fastflow.kernels.encoder import LEAST, Dense, Head, Norm, Unit, head_width
 from fastflow.kernels.flow import Plan
 from fastflow.model import Model

@@ -9,7 +9,7 @@ import pytest
 import fastflow
 from fastflow import types
 from fastflow.train.arguments import COMMAND_ONLY
-from fastflow.train.options import DEFAULTS, Options
+from fastflow.train.options import DEFAULTS, TrainOptions
 
 from support.places import TESTS
 
@@ -46,7 +46,7 @@ def test_typed_options_are_those_of_the_calls():
 def test_fit_has_every_option_of_the_command_with_its_default():
     named = {name: p.default for name, p in inspect.signature(fastflow.fit).parameters.items()}
     by_name = set(types.FitOptions.__annotations__)
-    options = {name for name in Options.__dataclass_fields__ if name not in COMMAND_ONLY}
+    options = {name for name in TrainOptions.__dataclass_fields__ if name not in COMMAND_ONLY}
     assert by_name | (options & set(named)) == options, "give FitOptions the new option too (fastflow/types.py)"
     assert not by_name & set(named)
     assert {name: named[name] for name in options - by_name} == {n: getattr(DEFAULTS, n) for n in options - by_name}

@@ -16,7 +16,7 @@ from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.locate import DEFAULT
 from fastflow.model.manifest import fingerprint
-from fastflow.train.ship.export import REDUCED
+from fastflow.train.export.export import REDUCED
 
 from support.builders import make_encoder, make_model, make_sentences
 from support.tolerances import EMBEDDING

@@ -22,7 +22,7 @@ from fastflow.stages.truncation import (
     read_truncation,
     write_truncation,
 )
-from fastflow.train.methods.against import fit_named
+from fastflow.train.methods import fit_named
 
 from support.builders import make_model
 from support.commands import make_train

@@ -156,9 +156,9 @@ def make_tuned(directory: Path, encoder: Path) -> Path:
     import torch
     import transformers
 
-    from fastflow.train.choice.tuned import read_probe
     from fastflow.train.data.embeddings import Embedder
     from fastflow.train.data.encoder import open_encoder
+    from fastflow.train.selection.heuristics import read_probe
 
     shutil.copytree(encoder, directory)
     mean = Embedder(open_encoder(str(encoder), "last", None), "cpu")(read_probe()).mean(axis=0)
@@ -185,8 +185,7 @@ def fitted(method: str, pooled: Any) -> list[Any]:
     """The stages of ``method`` fitted on pooled embeddings (n, D), fastflow-train's defaults but four epochs."""
     from fastflow.train.methods.chain import fit_chain
     from fastflow.train.methods.loop import Schedule, Training
-    from fastflow.train.methods.names import parse_method
-    from fastflow.train.options import DEFAULTS
+    from fastflow.train.options import DEFAULTS, parse_method
 
     return fit_chain(parse_method(method), pooled, DEFAULTS.shape(), Training(Schedule(epochs=4, save_steps=0))).stages
 
@@ -212,11 +211,10 @@ def make_model(directory: Path, encoder: Path, texts: list[str], method: str = "
     from fastflow.train.data.embeddings import Embedder
     from fastflow.train.data.encoder import open_encoder
     from fastflow.train.data.token_weights import weigh
+    from fastflow.train.export.export import export
     from fastflow.train.methods.chain import fit_chain
     from fastflow.train.methods.loop import Schedule, Training
-    from fastflow.train.methods.names import parse_method
-    from fastflow.train.options import DEFAULTS
-    from fastflow.train.ship.export import export
+    from fastflow.train.options import DEFAULTS, parse_method
 
     frozen = open_encoder(str(encoder), settings.pop("pooling", LAYERED), settings.pop("max_length", 64))
     if settings.pop("weighted", False):

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from fastflow.stages.calibration import Stage
+from fastflow.train.export.export import export
 from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.loop import Schedule, Training
-from fastflow.train.methods.names import parse_method
-from fastflow.train.ship.export import export
+from fastflow.train.options import parse_method
 
 from support import stages
 

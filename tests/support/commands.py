@@ -66,15 +66,14 @@ def write_pairs(path: Path, count: int = 30, constant: bool = False) -> tuple[li
 
 def interrupted(train: Callable[..., Any], monkeypatch: Any, step: int, *options: Any, **given: Any) -> Result:
     """``train`` stopped by Ctrl-C at a ``step`` of its flow, between two checkpoints."""
-    from fastflow.train.fits import fitting, vectors
+    from fastflow.train.pipeline import fit
 
     def stop(done: int, values: Any) -> None:
         if done == step:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        for module in (fitting, vectors):
-            patch.setattr(module, "open_log", lambda directory: nullcontext(stop))
+        patch.setattr(fit, "open_log", lambda directory: nullcontext(stop))
         result = train(*options, **given)
     assert result.exit_code == 130
     return result

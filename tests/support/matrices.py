@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 
-import fastflow
+from fastflow.train.export.export import export_vectors
+from fastflow.train.methods.chain import fit_chain
+from fastflow.train.methods.loop import Schedule, Training
+from fastflow.train.options import TrainOptions
 
 
 def make_vectors(count: int = 400, dim: int = 32, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -16,6 +19,8 @@ def make_vectors(count: int = 400, dim: int = 32, seed: int = 0) -> np.ndarray[A
 
 
 def make_vector_model(directory: Path, method: str = "whiten:8", dim: int = 32, **options: Any) -> Path:
-    """A saved model without an encoder, fitted to ``make_vectors``."""
-    fastflow.fit(make_vectors(dim=dim), method=method, **options).save(directory)
+    """A saved model without an encoder, fitted to ``make_vectors``; also a flow, which ``fastflow.fit`` refuses."""
+    x, asked = make_vectors(dim=dim), TrainOptions(method=method, token_weights="none", **options)
+    fitted = fit_chain(asked.links, x, asked.shape(), Training(Schedule.of(asked)), asked.colour)
+    export_vectors(directory, fitted, {"vectors": len(x)}, "# A model for tests\n", x)
     return directory

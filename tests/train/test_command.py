@@ -1,6 +1,7 @@
 """fastflow-train and fastflow.fit: what they make, say and refuse."""
 
 import json
+import pickle
 import re
 import shutil
 import sys
@@ -21,8 +22,7 @@ from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files.read.texts import format_of
 from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.verify import verify
-from fastflow.train.arguments import name_arguments
-from fastflow.train.option_fields import flag
+from fastflow.train.reporter import flag, name_arguments, name_options
 
 from support.builders import FAMILIES, LAYERED, hub_cache
 from support.commands import assert_one_sentence, make_train
@@ -117,14 +117,14 @@ def test_the_report_holds_what_the_command_prints(train, bert, sentences, tmp_pa
     assert (report["choice"], report["reasons"]) == (trained["choice"], trained["reasons"])
     said = [line.removeprefix("WARNING: ") for line in printed.stderr.splitlines() if line.startswith("WARNING")]
     assert report["warnings"] == said
-    assert [name_arguments(warning) for warning in said] == [str(warning.message) for warning in warned]
+    assert [name_arguments(warning) for warning in report["warnings"]] == [str(warning.message) for warning in warned]
     report["measures"].clear()
     assert fit.report["measures"]
 
 
 @pytest.mark.slow
 def test_a_named_method_that_separates_no_better_stays_with_a_warning(bert, sentences):
-    with pytest.warns(UserWarning, match="compare method none on pairs of your own") as warned:
+    with pytest.warns(UserWarning, match="compare method=none on pairs of your own") as warned:
         fit = fastflow.fit(sentences, bert, "whiten", pooling=LAYERED)
     assert warned[0].filename == __file__
     assert ([stage.kind for stage in fit.stages], fit.report["method"]) == (["whiten"], "whiten")
@@ -134,11 +134,14 @@ def test_a_named_method_that_separates_no_better_stays_with_a_warning(bert, sent
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"pooling": "cls", "token_weights": "sif"}, "token_weights sif is for a mean, and pooling cls is none"),
-        ({"encoder": "static", "order_from": "f.txt"}, "order_from compares layers, and this encoder was tuned or has"),
-        ({"method": "whiten", "epochs": 2}, "^epochs is of flow, which method whiten lacks: leave it out"),
-        ({"method": "flow", "mean_share": 0.5, "latent": True}, "^mean_share is of recolour"),
-        ({"method": "standardize", "spectrum": 0.5}, "^spectrum is of recolour, which method standardize lacks"),
+        ({"pooling": "cls", "token_weights": "sif"}, "token_weights=sif is for a mean, and pooling=cls is none"),
+        (
+            {"encoder": "static", "order_from": "f.txt"},
+            "order_from= compares layers, and this encoder was tuned or has",
+        ),
+        ({"method": "whiten", "epochs": 2}, "^epochs= is of flow, which method=whiten lacks: leave it out"),
+        ({"method": "flow", "mean_share": 0.5, "latent": True}, "^mean_share= is of recolour"),
+        ({"method": "standardize", "spectrum": 0.5}, "^spectrum= is of recolour, which method=standardize lacks"),
     ],
 )
 def test_a_named_option_is_obeyed_or_refused(bert, sentences, given, message):
@@ -305,7 +308,7 @@ def test_existing_output_is_kept(train, bert, corpus, tmp_path):
         (["one", " one"], {}, "a single distinct text"),
         (["one", "two"], {"epoch": 2}, "fit has no option 'epoch'; it takes method, stop, pooling"),
         (["one", "two"], {"save_steps": 2}, "fit has no option 'save_steps'"),
-        (["one", "two"], {"batch_size": 1}, "batch_size must be a whole number of at least 2"),
+        (["one", "two"], {"batch_size": 1}, "batch_size= must be a whole number of at least 2"),
         (["one", "two"], {"progress": 3}, "progress must be True, None or a function of a line, not 3"),
         (["one", "two"], {"eval": "absent.tsv"}, "absent.tsv: no such file or folder of scored pairs"),
         (["one", "two"], {"encoder": "./absent"}, "./absent: no such encoder directory"),
@@ -316,18 +319,25 @@ def test_wrong_arguments_are_one_sentence(bert, texts, options, message):
         fastflow.fit(texts, **{"encoder": bert, "method": "whiten", **options})
 
 
-def test_messages_name_arguments_and_not_options_of_the_command():
-    message = "--stop rule judges ...: use --stop likelihood, --token-weights none; fastflow cache --clear; --saved"
-    assert name_arguments(message) == (
-        "stop rule judges ...: use stop likelihood, token_weights none; fastflow cache --clear; --saved"
+def test_a_message_names_options_where_they_are_typed():
+    text = name_options(
+        "{stop:rule} looks at {path}: give a smaller {batch_size}, not {stop:{given}}", path="{x}", given=3
     )
+    assert text == "--stop rule looks at {x}: give a smaller --batch-size, not --stop 3"
+    assert name_arguments(text) == "stop=rule looks at {x}: give a smaller batch_size=, not stop=3"
+    assert name_arguments("plain --stop") == "plain --stop"
+    for error in (UsageError(text), UsageError(name_arguments(text)), pickle.loads(pickle.dumps(UsageError(text)))):
+        assert error.option == "stop"
+    assert UsageError("plain").option == ""
 
 
 def test_a_missing_extra_names_the_command(train, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     result = train("--log-dir", tmp_path / "logs")
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == f"fastflow: {missing_extra('train', 'tensorboard', '--log-dir')}"
+    assert (
+        result.stderr.splitlines()[-1] == f"fastflow: {missing_extra('train', 'tensorboard', 'a log for TensorBoard')}"
+    )
     for module in ("transformers", "torch"):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(FastflowError, match=re.escape(str(missing_extra("train", module, "fastflow.fit")))):

@@ -12,10 +12,9 @@ from fastflow import Runtime
 from fastflow.errors import UsageError
 from fastflow.model.verify import verify
 from fastflow.stages.vectors import shorten
-from fastflow.train.distil import choosing, gathering
+from fastflow.train.distil import gathering, ridge
 from fastflow.train.distil import run as module
-from fastflow.train.distil.result import READING
-from fastflow.train.distil.run import Settings
+from fastflow.train.distil.run import READING, DistilOptions
 
 from support.builders import VOCABULARY, make_model, make_sentences
 from support.commands import assert_one_sentence, run
@@ -92,8 +91,8 @@ def test_a_table_of_words_is_its_teacher(bert, tmp_path):
 
 
 def test_a_prior_that_is_kept_is_named(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(choosing, "PENALTIES", (1e9, 1e8, 1e7, 1e6, 1e5))  # none moves the prior to a sentence
-    monkeypatch.setattr(choosing.Held, "measure", lambda self, table: -float(np.abs(table).sum()))
+    monkeypatch.setattr(ridge, "PENALTIES", (1e9, 1e8, 1e7, 1e6, 1e5))  # none moves the prior to a sentence
+    monkeypatch.setattr(ridge.HeldOut, "measure", lambda self, table: -float(np.abs(table).sum()))
     made = fastflow.distill(bert, TEXTS[:300])
     assert made.report["penalty"] is None
     assert made.report["reasons"][1].startswith("the prior is kept: no penalty of the regression follows")
@@ -102,7 +101,7 @@ def test_a_prior_that_is_kept_is_named(bert, tmp_path, monkeypatch):
 
 
 def test_fewer_dimensions_keep_the_widest(bert, plain):
-    with pytest.raises(UsageError, match="dim must be at most 32, the width of the teacher's vectors, not 33"):
+    with pytest.raises(UsageError, match="dim= must be at most 32, the width of the teacher's vectors, not 33"):
         fastflow.distill(bert, TEXTS, dim=33)
     made = fastflow.distill(bert, TEXTS, dim=24)
     found = made.runtime().encode(NEW)
@@ -138,16 +137,16 @@ def test_words_get_rows(bert, teacher):
 
 def test_options_of_python_are_arguments(bert):
     for options, message in (
-        ({"dtype": "int4"}, "dtype must be float32, float16 or int8, not 'int4'"),
-        ({"words": -1}, "words must be a whole number of at least 0, not -1"),
-        ({"penalty": 0}, "penalty must be a number above 0, not 0"),
-        ({"dim": 0}, "dim must be a whole number of at least 1, not 0"),
+        ({"dtype": "int4"}, "dtype= must be float32, float16 or int8, not 'int4'"),
+        ({"words": -1}, "words= must be a whole number of at least 0, not -1"),
+        ({"penalty": 0}, "penalty= must be a number above 0, not 0"),
+        ({"dim": 0}, "dim= must be a whole number of at least 1, not 0"),
     ):
         with pytest.raises(UsageError, match=f"^{message}"):
             fastflow.distill(bert, TEXTS, **options)
     with pytest.raises(UsageError, match="distill takes texts as a list"):
         fastflow.distill(bert, "a text")
-    assert Settings(penalty=0.5).penalty == 0.5
+    assert DistilOptions(penalty=0.5).penalty == 0.5
 
 
 def test_the_command(bert, tmp_path, monkeypatch):

@@ -10,11 +10,22 @@ from fastflow import Runtime
 from fastflow.errors import UsageError
 from fastflow.model.tokenizer.native import read_native
 from fastflow.train.distil import ridge
-from fastflow.train.distil.bags import Bags, add_words, find_split_words, list_special_ids
-from fastflow.train.distil.choosing import FIRMNESS, PENALTIES, Held, choose_prior, climb, fit_table
-from fastflow.train.distil.ridge import COLUMNS, LIMIT, Lengths, Sums, fit_lengths
+from fastflow.train.distil.gathering import Bags, add_words, find_split_words, list_special_ids
+from fastflow.train.distil.ridge import (
+    COLUMNS,
+    FIRMNESS,
+    LIMIT,
+    PENALTIES,
+    HeldOut,
+    Lengths,
+    Sums,
+    choose_prior,
+    climb,
+    fit_lengths,
+    fit_table,
+)
 from fastflow.train.distil.teacher import Teacher, measure_following
-from fastflow.train.progress import SILENT, Voice
+from fastflow.train.reporter import SILENT, Reporter
 
 from support.builders import VOCABULARY, make_model, make_sentences, unigram, wordpiece
 from support.sentence_dirs import make_directory, pooling
@@ -230,7 +241,7 @@ def few(noise):
     x, h = (rng.random((n, 30)) * (rng.random((n, 30)) < 0.2) + 1e-3 for n in (60, 200))
     x, h = (a / a.sum(axis=1, keepdims=True) for a in (x, h))
     y = (x @ truth + noise * rng.normal(size=(60, 8))).astype(np.float32)
-    return Sums.of(sparse.csr_array(x), y), Held(sparse.csr_array(h), (h @ truth).astype(np.float32), lambda z: z)
+    return Sums.of(sparse.csr_array(x), y), HeldOut(sparse.csr_array(h), (h @ truth).astype(np.float32), lambda z: z)
 
 
 def test_noise_wants_a_larger_penalty():
@@ -262,7 +273,7 @@ def test_a_named_penalty_is_taken():
 def test_a_prior_that_follows_better_is_kept():
     said, (sums, held) = [], few(3.0)
     truth = np.linalg.lstsq(held.bags.toarray(), held.vectors, rcond=None)[0]
-    table = fit_table("vectors", sums, truth - sums.mean, held, None, Voice(said.append, bars=False))
+    table = fit_table("vectors", sums, truth - sums.mean, held, None, Reporter(said.append, bars=False))
     assert table.penalty is None
     assert table.cosine == table.prior == pytest.approx(1)
     assert table.prior > max(table.tried.values()) + 0.001

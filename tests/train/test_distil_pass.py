@@ -6,10 +6,9 @@ import pytest
 from fastflow import progress
 from fastflow.errors import FastflowError
 from fastflow.train.distil import gathering
-from fastflow.train.distil.bags import Bags
-from fastflow.train.distil.gathering import Kept, gather
+from fastflow.train.distil.gathering import Bags, Kept, gather
 from fastflow.train.distil.teacher import Teacher
-from fastflow.train.progress import COMMAND, SILENT, Voice
+from fastflow.train.reporter import COMMAND, SILENT, Reporter
 
 from support.builders import make_sentences
 
@@ -23,14 +22,14 @@ def teacher(model, monkeypatch):
     return Teacher(str(model))
 
 
-def collect(teacher, texts=TEXTS, kept=None, seed=0, voice=SILENT, total=None):
+def collect(teacher, texts=TEXTS, kept=None, seed=0, reporter=SILENT, total=None):
     bags = {target: Bags(teacher.make_tokenizer(), weights) for target, weights in teacher.targets.items()}
     alone = teacher.embed_tokens([[i] for i in range(teacher.make_tokenizer().get_vocab_size())])
-    return gather(iter(texts), teacher, bags, alone, seed, voice, kept, total)
+    return gather(iter(texts), teacher, bags, alone, seed, reporter, kept, total)
 
 
 def keep(folder, resume=True, said=None, run=RUN):
-    kept = Kept(folder / "out", resume, SILENT if said is None else Voice(said.append, bars=False))
+    kept = Kept(folder / "out", resume, SILENT if said is None else Reporter(said.append, bars=False))
     kept.run = run
     return kept
 
@@ -76,14 +75,14 @@ def test_some_sentences_are_held_out(teacher, monkeypatch):
 
 def test_progress_counts_batches_of_the_whole(teacher, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
-    collect(teacher, voice=COMMAND, total=700)
+    collect(teacher, reporter=COMMAND, total=700)
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first.startswith("teacher: 100 of about 700 texts (14 %)")
     assert last.startswith("teacher: 6")
     assert " of 6" in last
     with pytest.raises(KeyboardInterrupt):
         collect(stopping(teacher, 3), kept=keep(tmp_path, False))
-    collect(teacher, kept=keep(tmp_path), voice=COMMAND, total=700)
+    collect(teacher, kept=keep(tmp_path), reporter=COMMAND, total=700)
     assert capsys.readouterr().err.startswith("teacher: 300 of about 700 texts (43 %)")
 
 

@@ -17,14 +17,12 @@ from fastflow.plan import fold
 from fastflow.stages.calibration import Stage, apply, check, density_of, describe
 from fastflow.stages.vectors import cosine
 from fastflow.train.data.moments import measure_moments
-from fastflow.train.methods.against import fit_named
+from fastflow.train.export.summary import write_notes
+from fastflow.train.methods import fit_named
 from fastflow.train.methods.chain import check_chain, fit_chain
-from fastflow.train.methods.closed_forms import fit_closed_form, mask_constant
+from fastflow.train.methods.closed_forms import fit_closed_form, fit_recolour, mask_constant, measure_joint
 from fastflow.train.methods.loop import Schedule, Training
-from fastflow.train.methods.names import Method, complete_chain, parse_method
-from fastflow.train.methods.recolour import fit_recolour, measure_joint
-from fastflow.train.options import DEFAULTS
-from fastflow.train.ship.summary import write_notes
+from fastflow.train.options import DEFAULTS, Method, complete_chain, parse_method
 
 from support.rows import data
 
@@ -141,7 +139,7 @@ import sys
 sys.modules["torch"] = None
 import numpy as np
 from fastflow.stages.calibration import apply
-from fastflow.train.methods.against import fit_named
+from fastflow.train.methods import fit_named
 x = np.random.default_rng(0).normal(size=(50, 6)) * np.arange(1, 7)
 assert np.abs(np.cov(apply(fit_named("whiten:3", x), x), rowvar=False, ddof=0) - np.eye(3)).max() <= 1e-10
 assert fit_named("raw", x) == []

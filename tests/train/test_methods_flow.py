@@ -12,8 +12,16 @@ from torch import nn
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.train.methods import loop
-from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.methods.layers import COUPLINGS, ActNorm, CouplingNet, LUPermutation, draw_glorot, make_permutation
+from fastflow.train.methods.flow import (
+    COUPLINGS,
+    ActNorm,
+    CouplingNet,
+    Flow,
+    FlowConfig,
+    LUPermutation,
+    draw_glorot,
+    make_permutation,
+)
 from fastflow.train.methods.loop import PaperAdamW, Schedule, compute_loss, pick_batches
 
 from support.loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same, train

@@ -19,9 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError, UsageError, missing_extra
+from fastflow.errors import FastflowError, missing_extra
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.tokenizer.fragmentation import UNSPACED, WORD, take_words
+from fastflow.train.reporter import name_options, refuse
 
 FEWEST_WORDS, MEAN_WORDS, MOST_WORDS = 5, 16, 60  # of a sentence; lengths are exponential
 LOOKED_AT = 2000  # texts
@@ -87,16 +88,16 @@ def read_words(path: Path) -> Words:
 def load_language(code: str) -> Words:
     """Load the words of a language from wordfreq; marks, which it lacks, have their English shares."""
     if code in UNSPACED_CODES:
-        raise UsageError(
-            f"--language {code}: wordfreq cuts its texts by a tokenizer of its own, unlike an encoder; give words "
-            "counted as the encoder cuts them by --background-words"
+        raise refuse(
+            f"{{language:{code}}}: wordfreq cuts its texts by a tokenizer of its own, unlike an encoder; give words "
+            "counted as the encoder cuts them by {background_words}"
         )
     try:
         from wordfreq import available_languages, get_frequency_dict
     except ImportError as error:
-        raise missing_extra("languages", "wordfreq", f"--language {code}") from error
+        raise missing_extra("languages", "wordfreq", f"the language {code}") from error
     if code not in (known := sorted(set(available_languages("small")) - set(UNSPACED_CODES))):
-        raise UsageError(f"--language must be one of {', '.join(known)}; for others give --background-words")
+        raise refuse("{language} must be one of {known}; for others give {background_words}", known=", ".join(known))
     marks = {word: share for word, share in load_english().shares.items() if not re.search(r"\w", word)}
     rest = (1e6 - sum(marks.values())) / 1e6
     words = {word: 1e6 * rest * share for word, share in get_frequency_dict(code, "small").items()}
@@ -114,7 +115,7 @@ def recognise_words(texts: Sequence[str], given: str | None = None, language: st
     return words if sum(word in known for word in found) >= ENGLISH * len(found) else None
 
 
-def warn_of_language(words: Words, texts: Sequence[str], source: str = "--background-words") -> str | None:
+def warn_of_language(words: Words, texts: Sequence[str], source: str = "{background_words}") -> str | None:
     """Return a warning if the common words of a list are rare in ``texts`` with spaces, else None."""
     listed = {word: share for word, share in words.shares.items() if WORD.fullmatch(word)}
     common = {word: share for word, share in listed.items() if share >= COMMON}
@@ -126,14 +127,14 @@ def warn_of_language(words: Words, texts: Sequence[str], source: str = "--backgr
     share = sum(word in known for word in found) / len(found)
     if share >= LIKE * usual:
         return None
-    return (
-        f"the common words of {source} are {share:.0%} of the words of the corpus, where {usual:.0%} is "
-        "usual: the list is of another language, or too short; give one of the language of the corpus, or none"
+    return name_options(
+        f"the common words of {source} are {share:.0%} of the words of the corpus, where {usual:.0%} is usual: "
+        "the list is of another language, or too short; give one of the language of the corpus, or none"
     )
 
 
 def warn_of_case(
-    words: Words, texts: Sequence[str], tokenize: Tokenizer, source: str = "--background-words"
+    words: Words, texts: Sequence[str], tokenize: Tokenizer, source: str = "{background_words}"
 ) -> str | None:
     """Return a warning if the encoder and ``texts`` have capitals and the list has none, else None."""
     if any(word != word.lower() for word in words.shares):
@@ -142,9 +143,11 @@ def warn_of_case(
     written = next((word for word in first if word[0].isupper() and word.lower() in words.shares), None)
     if written is None or list(tokenize([written]).ids) == list(tokenize([written.lower()]).ids):
         return None
-    return (
-        f"{source} has no capitals, and the encoder distinguishes {written} from {written.lower()}: common "
-        "words that begin a sentence count as rare; give words counted in text as it is written"
+    return name_options(
+        source + " has no capitals, and the encoder distinguishes {written} from {lower}: common words that begin a "
+        "sentence count as rare; give words counted in text as it is written",
+        written=written,
+        lower=written.lower(),
     )
 
 

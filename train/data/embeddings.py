@@ -29,7 +29,7 @@ from fastflow.model.encoder import is_native, is_static
 from fastflow.stages.vectors import first_bad
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.encoder import FrozenEncoder
-from fastflow.train.progress import COMMAND, Voice
+from fastflow.train.reporter import COMMAND, Reporter, name_options
 
 WINDOW = 4096  # texts to sort by length at a time; an interrupted pass keeps whole windows
 BATCH_TOKENS = 8192
@@ -96,7 +96,7 @@ def embed_corpus(
     cache: Path,
     device: str = "cpu",
     corpus: str = "a corpus",
-    voice: Voice = COMMAND,
+    reporter: Reporter = COMMAND,
 ) -> NDArray[np.float32]:
     """Map the embeddings (n, D), read-only, from the cache; compute absent ones first.
 
@@ -111,31 +111,36 @@ def embed_corpus(
     waiting = f"another process computes these embeddings in {partial_path(path)}; waiting for it"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with NpyFile(path, {}, OWN, lambda: voice.say(waiting)) as file:
+        file = NpyFile(path, {}, OWN, lambda: reporter.write(waiting))
+        with file:
             if (found := _open_entry(path, head, shape)) is not None:
                 file.remove()
                 return found
             describe(path, {"texts": len(texts), "corpus": corpus, "encoder": encoder.name})
             try:
-                _fill(file, head, texts, embedder, voice)
+                _fill(file, head, texts, embedder, reporter)
             except BaseException as error:
                 if not file.rows or (isinstance(error, FastflowError) and not isinstance(error.__cause__, OSError)):
                     file.remove()
                     description_path(path).unlink(missing_ok=True)
                 else:
                     kept = f"{file.rows:,} texts are kept in the cache"
-                    voice.say(f"encoder: stopped; {kept}, and the same command continues after them")
+                    reporter.write(f"encoder: stopped; {kept}, and the same command continues after them")
                 raise
             size = bytes_for_people(len(head) + 4 * shape[0] * shape[1])
             place = "" if cache == cache_directory(None) else f" {cache}"
-            voice.say(f"cached {size} in {cache}; `fastflow cache --clear{place}` removes it")
+            reporter.write(f"cached {size} in {cache}; `fastflow cache --clear{place}` removes it")
             return _map(file.handle, len(head), shape)
     except (OSError, FastflowError) as error:
         fault = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(fault, OSError):
             raise
         raise FastflowError(
-            f"the cache {cache} cannot be written: {fault.strerror}; choose another with --cache-folder"
+            name_options(
+                "the cache {place} cannot be written: {fault}; choose another with {cache_folder}",
+                place=cache,
+                fault=fault.strerror,
+            )
         ) from fault
 
 
@@ -161,16 +166,16 @@ def _map(handle: BinaryIO, offset: int, shape: tuple[int, int]) -> NDArray[np.fl
     return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
 
 
-def _fill(file: NpyFile, head: bytes, texts: Sequence[str], embedder: Embedder, voice: Voice) -> None:
+def _fill(file: NpyFile, head: bytes, texts: Sequence[str], embedder: Embedder, reporter: Reporter) -> None:
     row, size = 4 * embedder.dim, os.fstat(file.handle.fileno()).st_size
     if file.handle.read(len(head)) in (head, bytes(len(head))):
         file.rows = (size - len(head)) // row // WINDOW * WINDOW
     file.begin(len(head) + row * file.rows if file.rows else None)
     if file.rows:
-        voice.say(
+        reporter.write(
             f"encoder: continues after {file.rows:,} of {len(texts):,} texts that an interrupted run left in the cache"
         )
-    with voice.progress("encoder", len(texts), "texts", file.rows) as progress:
+    with reporter.progress("encoder", len(texts), "texts", file.rows) as progress:
         for start in range(file.rows, len(texts), WINDOW):
             vectors = embedder(texts[start : start + WINDOW], progress.advance)
             file.write(Block(range(start, start + len(vectors)), [], vectors))

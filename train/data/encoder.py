@@ -15,9 +15,9 @@ from fastflow.model.encoder.weights import encoder_hash, has_pooler
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.locate import DEFAULT, PACKAGED, hub_snapshot
 from fastflow.model.sentence.directory import Modules, read_modules
-from fastflow.model.sentence.modules import NormalizeModule
 from fastflow.model.tokenizer import Tokens
 from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
+from fastflow.train.reporter import refuse
 
 OF_MODULES = "model"  # the pooling that runs all modules
 
@@ -72,11 +72,13 @@ def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncod
     size, static = size_of(directory), is_static(directory)
     length = min(size.max_tokens if static else 128, size.max_tokens) if max_length is None else max_length
     if not 3 <= length <= size.max_tokens:
-        raise UsageError(f"--max-length must be 3 to {size.max_tokens} for this encoder, not {length}")
+        raise refuse(f"{{max_length}} must be 3 to {size.max_tokens} for this encoder, not {length}")
     length = tokenizer_of(directory, length).max_length  # raises if the tokenizer is missing or does not fit
     pool = parse_pooling(pooling, size.layers)
     if static and (pool.mode != "mean" or not {WORDS, 0}.issuperset(pool.layers)):
-        raise UsageError(f"{directory} is a token table, which has no layers: leave out --pooling {pooling}")
+        raise refuse(
+            "{it} is a token table, which has no layers: leave out {pooling:{pool}}", it=directory, pool=pooling
+        )
     pool = Pooling("mean", (WORDS,)) if static else pool
     if pool.mode == "pooler" and not has_pooler(directory):
         raise UsageError(f"{directory}: pooling 'pooler' needs a pooler, and this encoder has none")
@@ -85,10 +87,10 @@ def open_encoder(name: str, pooling: str, max_length: int | None) -> FrozenEncod
 
 def _open_modules(directory: Path, max_length: int | None, hub_id: str | None, revision: str | None) -> FrozenEncoder:
     if (modules := read_modules(directory)) is None:
-        raise UsageError(f"--pooling model is for a directory of Sentence Transformers, and {directory} is none")
+        raise refuse("{pooling:model} is for a directory of Sentence Transformers, and {it} is none", it=directory)
     model = load_model(directory)
     if max_length not in (None, model.max_length):
-        raise UsageError(f"--pooling model keeps the limit of {model.max_length} tokens: leave out --max-length")
+        raise refuse(f"{{pooling:model}} keeps the limit of {model.max_length} tokens: leave out {{max_length}}")
     if modules.truncate_dim is not None:
         raise UsageError(
             f"{directory} keeps {modules.truncate_dim} dimensions of its own (truncate_dim), and a calibration needs "
@@ -98,18 +100,6 @@ def _open_modules(directory: Path, max_length: int | None, hub_id: str | None, r
     return FrozenEncoder(
         model.encoder, model.pooling, model.max_length, model.fingerprint, hub_id, revision, modules, model.head
     )  # fmt: skip
-
-
-def has_modules(name: str) -> bool:
-    """Whether a fit can run all modules of the Sentence Transformers directory ``name``."""
-    modules = read_modules(_locate(name)[0])
-    return modules is not None and modules.truncate_dim is None
-
-
-def has_normalize(name: str) -> bool:
-    """Whether the Sentence Transformers directory ``name`` divides embeddings by their lengths."""
-    modules = read_modules(_locate(name)[0])
-    return modules is not None and any(isinstance(module, NormalizeModule) for module in modules.after)
 
 
 def _locate(name: str) -> tuple[Path, str | None, str | None]:

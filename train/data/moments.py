@@ -16,7 +16,7 @@ from fastflow.errors import FastflowError
 from fastflow.stages.calibration import Stage, apply_wide
 from fastflow.stages.truncation import Rows
 from fastflow.train.data.corpus import add_text
-from fastflow.train.progress import COMMAND, Voice
+from fastflow.train.reporter import COMMAND, Reporter
 
 BLOCK = 8192
 
@@ -87,7 +87,7 @@ def measure_moments(x: Rows, change: Callable[[NDArray[Any]], NDArray[Any]] = np
 
 
 @dataclass(frozen=True)
-class Streamed:
+class StreamedCorpus:
     """A corpus read once: Moments, a sample of k texts, their embeddings (k, D), and all texts' sha256."""
 
     moments: Moments
@@ -101,13 +101,13 @@ def read_through(
     embed: Callable[[Sequence[str]], NDArray[np.float32]],
     sample: int,
     seed: int = 0,
-    voice: Voice = COMMAND,
-) -> Streamed:
+    reporter: Reporter = COMMAND,
+) -> StreamedCorpus:
     """Embed ``texts`` in blocks; keep statistics and a reservoir of ``sample`` texts."""
     stream, rng, digest = iter(texts), random.Random(seed), hashlib.sha256()
     statistics: Moments | None = None
     kept: list[tuple[int, str, NDArray[np.float32]]] = []
-    with voice.progress("corpus", None, "texts") as progress:
+    with reporter.progress("corpus", None, "texts") as progress:
         while block := list(islice(stream, BLOCK)):
             vectors = embed(block)
             statistics = statistics or Moments(vectors.shape[1])
@@ -123,4 +123,6 @@ def read_through(
     if statistics is None:
         raise FastflowError("the corpus holds no text")
     kept.sort(key=lambda item: item[0])
-    return Streamed(statistics, [text for _, text, _ in kept], np.stack([row for *_, row in kept]), digest.hexdigest())
+    return StreamedCorpus(
+        statistics, [text for _, text, _ in kept], np.stack([row for *_, row in kept]), digest.hexdigest()
+    )

@@ -1,4 +1,7 @@
-"""Read a corpus once: sum its sentences with the teacher's vectors, and hold some out."""
+"""Read a corpus once: sum its sentences' bags of tokens with the teacher's vectors, and hold some out.
+
+A bag has each token's share of a text, without special and unknown tokens.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,18 +17,90 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from fastflow.console import add_note
 from fastflow.errors import FastflowError
 from fastflow.files.write.partial import cannot_write, open_partial
+from fastflow.model.tokenizer import UNKNOWN
 from fastflow.progress import format_count
 from fastflow.train.data.corpus import add_text, key_of
-from fastflow.train.distil.bags import Bags
 from fastflow.train.distil.ridge import Lengths, Sums, fit_lengths
 from fastflow.train.distil.teacher import Teacher, Vectors
-from fastflow.train.progress import Voice
+from fastflow.train.reporter import Reporter, refuse
 from fastflow.values import system_errors
+
+BLOCK = 4096
+
+
+def list_special_ids(tokenizer: Any) -> list[int]:
+    """List the ids of special and unknown tokens."""
+    found = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    return sorted(found | {i for i in map(tokenizer.token_to_id, UNKNOWN) if i is not None})
+
+
+class Bags:
+    """Makes bags of texts; a token counts by its weight in ``weights`` (V,), None: 1."""
+
+    def __init__(self, tokenizer: Any, weights: NDArray[np.float32] | None = None) -> None:
+        self._tokenizer = tokenizer
+        self.size = tokenizer.get_vocab_size(with_added_tokens=True)
+        self.uniform, self.weights = weights is None, weights
+        counted = np.ones(self.size) if weights is None else weights.astype(np.float64)
+        counted[list_special_ids(tokenizer)] = 0
+        self._weights = counted
+
+    def find_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        found = []
+        for start in range(0, len(texts), BLOCK):
+            for encoding in self._tokenizer.encode_batch_fast(texts[start : start + BLOCK], add_special_tokens=False):
+                ids = np.array(encoding.ids, np.int64)
+                found.append(ids[self._weights[ids] > 0])
+        return found
+
+    def weigh(self, ids: Sequence[NDArray[np.int64]]) -> sparse.csr_array:
+        """Make the bags (n, V) float64 of n texts' ``ids``; zeros for a text without a token."""
+        lengths = np.array([len(row) for row in ids], np.int64)
+        flat = np.concatenate([np.empty(0, np.int64), *ids])
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        weights = self._weights[flat]
+        sums = np.add.reduceat(np.append(weights, 0.0), ends[:-1]) if len(ids) else np.empty(0)
+        share = weights / np.repeat(np.where(lengths > 0, sums, 1.0), lengths)
+        found = sparse.csr_array((share, flat, ends), shape=(len(ids), self.size))
+        found.sum_duplicates()
+        return found
+
+    def __call__(self, texts: Sequence[str]) -> sparse.csr_array:
+        return self.weigh(self.find_ids(texts))
+
+
+def find_split_words(tokenizer: Any, texts: Iterable[str], count: int) -> list[str]:
+    """Find the ``count`` most frequent normalized words that a WordPiece tokenizer splits."""
+    from tokenizers.models import WordPiece
+
+    if not isinstance(tokenizer.model, WordPiece):
+        kind = type(tokenizer.model).__name__
+        raise refuse(f"{{words}} is for the tokenizers of BERT, WordPiece, and this one is {kind}: leave it out")
+    found: Counter[str] = Counter()
+    for text in texts:
+        normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+        found.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
+    several: list[str] = []
+    for word in sorted(found, key=lambda word: (-found[word], word)):
+        if len(several) == count or found[word] < 2:
+            break
+        if word.isalnum() and len(tokenizer.model.tokenize(word)) > 1:
+            several.append(word)
+    return several
+
+
+def add_words(tokenizer: Any, words: Sequence[str]) -> None:
+    """Add tokens for whole ``words``: vocabulary entries would also match starts of longer words."""
+    from tokenizers import AddedToken
+
+    tokenizer.add_tokens([AddedToken(word, single_word=True, normalized=True) for word in words])
+
 
 SHARD = 8192  # sentences of a shard
 SHARE, MOST = 32, 2000  # one sentence in SHARE is held out, at most MOST
@@ -60,10 +136,10 @@ class Gathered:
 class Kept:
     """The file next to ``out`` with the sums of an interrupted pass; ``resume`` continues it if ``run`` is equal."""
 
-    def __init__(self, out: Path, resume: bool, voice: Voice) -> None:
+    def __init__(self, out: Path, resume: bool, reporter: Reporter) -> None:
         self.path = out.with_name(out.name + ".distilling")
         self.run: dict[str, Any] = {}  # JSON of all that decides the sums
-        self._resume, self._voice = resume, voice
+        self._resume, self._reporter = resume, reporter
         self._due, self._saved = time.monotonic() + EVERY, 0
 
     @staticmethod
@@ -92,12 +168,12 @@ class Kept:
     def load(self) -> tuple[Gathered, str]:
         if not self.path.is_file():
             if self._resume:
-                self._voice.say(
+                self._reporter.write(
                     f"fastflow: no interrupted run has left {self.path}, so this one starts from the beginning"
                 )
             return Gathered(), ""
         if not self._resume:
-            self._voice.say(f"fastflow: starts again and replaces {self.path}; --resume would have continued it")
+            self._reporter.write(f"fastflow: starts again and replaces {self.path}; --resume would have continued it")
             return Gathered(), ""
         from safetensors import SafetensorError, safe_open
 
@@ -117,7 +193,7 @@ class Kept:
                 f"{self.path} is from a run that differs in {other}; give the same again, or remove it to start again"
             )
         self._saved = texts
-        self._voice.say(f"fastflow: continues after {texts:,} texts that an interrupted run has gathered")
+        self._reporter.write(f"fastflow: continues after {texts:,} texts that an interrupted run has gathered")
         return Gathered(sums, counts, texts, lengths=lengths), digest
 
     def save(self, found: Gathered, digest: str, now: bool = False) -> None:
@@ -146,7 +222,7 @@ def gather(
     bags: dict[str, Bags],
     alone: dict[str, Vectors],
     seed: int,
-    voice: Voice,
+    reporter: Reporter,
     kept: Kept | None,
     total: int | None = None,
 ) -> Gathered:
@@ -158,7 +234,7 @@ def gather(
     done, digest, began, read = found.texts, hashlib.sha256(), time.monotonic(), 0
     seen = set[bytes]()
     try:
-        with voice.progress("teacher", total, "texts", done, about=True) as progress:
+        with reporter.progress("teacher", total, "texts", done, about=True) as progress:
             for shard in _split_shards(texts, found, seed, digest, seen):
                 before, read = read, read + len(shard)
                 if before < done:

@@ -2,44 +2,133 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fastflow.atomic import check_out
-from fastflow.errors import UsageError
 from fastflow.files.read import InputFormat
 from fastflow.files.read.sources import Sources
 from fastflow.model.encoder import is_static
 from fastflow.model.static.write import DTYPES, write_static
 from fastflow.stages import calibration
-from fastflow.train.choice.tuned import read_probe
+from fastflow.stages.calibration import Stage
 from fastflow.train.data.corpus import clean, read_texts
 from fastflow.train.data.embeddings import Embedder
-from fastflow.train.data.encoder import open_encoder
+from fastflow.train.data.encoder import FrozenEncoder, open_encoder
 from fastflow.train.distil import ridge
-from fastflow.train.distil.bags import Bags, add_words, find_split_words, list_special_ids
-from fastflow.train.distil.choosing import Held, Table, choose_prior, fit_table
-from fastflow.train.distil.gathering import Gathered, Kept, gather
-from fastflow.train.distil.result import READING, Distilled, write_lines
+from fastflow.train.distil.gathering import Bags, Gathered, Kept, add_words, find_split_words, gather, list_special_ids
+from fastflow.train.distil.ridge import HeldOut, TokenTable, choose_prior, fit_table
 from fastflow.train.distil.teacher import Teacher, measure_following
-from fastflow.train.progress import COMMAND, Voice
+from fastflow.train.export.export import export
+from fastflow.train.export.result import Saving
+from fastflow.train.methods.chain import Fitted
+from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.train.reporter import COMMAND, Reporter, refuse
+from fastflow.train.selection.heuristics import read_probe
 from fastflow.values import is_whole, short
+
+READING = (
+    "compare these cosines only with tables of the same teacher and corpus: on another corpus the same table has others"
+)
+SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of other subjects", "words": "single words"}
+
+
+@dataclass(frozen=True, repr=False)
+class Distilled(Saving):
+    """A distilled table as an ``encoder``, and the teacher's ``stages``; its folder lives as long as this object.
+
+    ``pooled`` (n, D): the table's vectors of the held-out ``texts``.
+    """
+
+    encoder: FrozenEncoder
+    stages: tuple[Stage, ...]
+    training: dict[str, Any]
+    texts: list[str]
+    pooled: NDArray[np.float32]
+    folder: tempfile.TemporaryDirectory[str] = field(compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Distilled: {self.training['teacher']['name']}, {self.training['texts']} texts>"
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The table's settings and mean cosines to the teacher, as data for json."""
+        return copy.deepcopy(self.training)
+
+    def save(self, directory: str | os.PathLike[str]) -> str:
+        """Write the model, if its files give PyTorch's vectors.
+
+        Args:
+            directory: Where to write; must not exist.
+
+        Returns:
+            The fingerprint of the model.
+
+        Raises:
+            FastflowError: The model cannot be written, or computes other numbers than PyTorch; no file is left.
+        """
+        out = Path(directory)
+        check_out(out, "directory")
+        fitted = Fitted(list(self.stages))
+        for index, stage in enumerate(self.stages):
+            if stage.kind == "flow":
+                flow = Flow(FlowConfig(**stage.settings))
+                flow.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in stage.params.items()})
+                fitted.flows[index] = flow.eval()
+        return export(out, self.encoder, fitted, self.training, _write_card(self), self.texts, self.pooled)
+
+
+def write_lines(training: dict[str, Any]) -> list[str]:
+    """Write the mean cosine to the teacher on each set."""
+    counts = training["measured"]
+    return [f"{counts[name]:,} {SETS[name]}: mean cosine {value:.3f}" for name, value in training["follows"].items()]
+
+
+def _write_card(distilled: Distilled) -> str:
+    found = distilled.training
+    teacher, rows, counts = found["teacher"], found["table"], found["measured"]
+    words = f", {rows['words']:,} of them whole words of the corpus" if rows["words"] else ""
+    penalty = "none, the prior alone" if found["penalty"] is None else f"{found['penalty']:g}"
+    facts = {
+        "teacher": f"{teacher['name']} (fingerprint {teacher['fingerprint'][:16]})",
+        "table": f"{rows['tokens']:,} tokens of {rows['dim']} numbers, {rows['dtype']}{words}",
+        "calibration": calibration.describe(distilled.stages),
+        "longest text": f"{distilled.encoder.max_length} tokens",
+        "corpus": f"{', '.join(found['corpus'])}: {found['texts']:,} texts",
+        "penalty": f"{penalty}, chosen on {found['held_out']:,} held-out sentences",
+        "licence": "that of the teacher; the corpus's texts are not in it",
+    }
+    opens = "" if distilled.stages else " The folder 0_Transformer also opens in model2vec."
+    return "\n".join([
+        f"# A token table that follows {Path(teacher['name']).name}", "",
+        "Made by `fastflow distill`: a text's vector is the mean of its tokens' vectors, which a ridge regression "
+        f"fitted to the teacher's vectors of sentences, without labels.{opens}", "",
+        "| | |", "| --- | --- |", *(f"| {name} | {fact} |" for name, fact in facts.items()), "",
+        *(f"- {reason}" for reason in found["reasons"]), "",
+        "| mean cosine to the teacher | |", "| --- | ---: |",
+        *(f"| {counts[name]:,} {SETS[name]} | {value:.3f} |" for name, value in found["follows"].items()), "",
+        "```python", "import fastflow", 'fastflow.Runtime("this directory").encode(["A text."])', "```", "",
+    ])  # fmt: skip
+
 
 Texts = Callable[[], Iterable[str]]
 WORDS_MEASURED = 1000
 
 
 @dataclass(frozen=True)
-class Settings:
+class DistilOptions:
     """The options of fastflow distill; a value out of range raises a UsageError."""
 
     dim: int | None = None
@@ -53,12 +142,17 @@ class Settings:
         for name, least in (("dim", 1), ("words", 0), ("seed", 0)):
             value = getattr(self, name)
             if not (is_whole(value, least) or (name == "dim" and value is None)):
-                raise UsageError(f"--{name} must be a whole number of at least {least}, not {short(value)}")
+                raise refuse(
+                    "{" + name + "} must be a whole number of at least {least}, not {given}",
+                    least=least,
+                    given=short(value),
+                )
         if self.dtype not in DTYPES:
-            raise UsageError(f"--dtype must be {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, not {short(self.dtype)}")
+            kinds = f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}"
+            raise refuse("{dtype} must be {kinds}, not {given}", kinds=kinds, given=short(self.dtype))
         usable = isinstance(self.penalty, int | float) and not isinstance(self.penalty, bool)
         if self.penalty is not None and not (usable and 0 < self.penalty < np.inf):
-            raise UsageError(f"--penalty must be a number above 0, not {short(self.penalty)}")
+            raise refuse("{penalty} must be a number above 0, not {given}", given=short(self.penalty))
 
 
 class Student(NamedTuple):
@@ -73,38 +167,38 @@ def distil(
     texts: Texts,
     names: Sequence[str],
     teacher: Teacher,
-    settings: Settings,
-    voice: Voice = COMMAND,
+    settings: DistilOptions,
+    reporter: Reporter = COMMAND,
     kept: Kept | None = None,
     total: int | None = None,
 ) -> Distilled:
     """Make the table that follows ``teacher``; every call of ``texts`` reads the corpus, about ``total`` texts."""
     if settings.dim is not None and settings.dim > teacher.dim:
-        raise UsageError(f"--dim must be at most {teacher.dim}, the width of the teacher's vectors, not {settings.dim}")
+        raise refuse(f"{{dim}} must be at most {teacher.dim}, the width of the teacher's vectors, not {settings.dim}")
 
     def read_clean() -> Iterable[str]:
         return clean(texts(), settings.sentences)
 
     kinds = calibration.describe(teacher.model.calibration)
-    voice.say(f"teacher: {teacher.name}, {'no calibration' if kinds == 'none' else f'calibrated by {kinds}'}")
-    student = _make_student(teacher, read_clean, settings, voice)
+    reporter.write(f"teacher: {teacher.name}, {'no calibration' if kinds == 'none' else f'calibrated by {kinds}'}")
+    student = _make_student(teacher, read_clean, settings, reporter)
     if kept is not None:
         kept.run = {"teacher": teacher.model.fingerprint, "--words": student.words, "--seed": settings.seed,
                     "--sentences": settings.sentences, "--dim": list(student.bags)}  # fmt: skip
-    alone = _embed_single_tokens(teacher, student, voice)
+    alone = _embed_single_tokens(teacher, student, reporter)
     total = None if settings.sentences else total
-    found = gather(read_clean(), teacher, student.bags, alone, settings.seed, voice, kept, total)
-    tables = fit_tables(teacher, student, found, alone, settings.penalty, voice)
+    found = gather(read_clean(), teacher, student.bags, alone, settings.seed, reporter, kept, total)
+    tables = fit_tables(teacher, student, found, alone, settings.penalty, reporter)
     best = max(tables, key=lambda table: table.cosine)
     return _store_table(teacher, student, found, tables, best, names, settings)
 
 
-def _make_student(teacher: Teacher, texts: Texts, settings: Settings, voice: Voice) -> Student:
+def _make_student(teacher: Teacher, texts: Texts, settings: DistilOptions, reporter: Reporter) -> Student:
     tokenizer, words = teacher.make_tokenizer(), list[str]()
     if settings.words:
-        words = find_split_words(tokenizer, voice.count("words", texts()), settings.words)
+        words = find_split_words(tokenizer, reporter.count("words", texts()), settings.words)
         add_words(tokenizer, words)
-        voice.say(f"words: {len(words):,} that fall into pieces get rows of their own")
+        reporter.write(f"words: {len(words):,} that fall into pieces get rows of their own")
     bags = {}
     for target, weights in teacher.targets.items():
         if target == "vectors" or settings.dim is None:
@@ -126,23 +220,25 @@ def fit_tables(
     found: Gathered,
     alone: dict[str, NDArray[np.float32]],
     penalty: float | None,
-    voice: Voice,
-) -> list[Table]:
+    reporter: Reporter,
+) -> list[TokenTable]:
     """Fit a table to each kind of the teacher's vectors."""
     wanted, out = teacher(found.held)["vectors"], []
     for name, bags in student.bags.items():
-        held = Held(bags(found.held), wanted, partial(teacher.finish, name))
+        held = HeldOut(bags(found.held), wanted, partial(teacher.finish, name))
         sums = found.sums[name]
         start = choose_prior(ridge.Prior(alone[name], found.counts, sums, bags.uniform), sums, held)
-        out.append(fit_table(name, sums, start, held, penalty, voice))
+        out.append(fit_table(name, sums, start, held, penalty, reporter))
     return out
 
 
-def _embed_single_tokens(teacher: Teacher, student: Student, voice: Voice = COMMAND) -> dict[str, NDArray[np.float32]]:
+def _embed_single_tokens(
+    teacher: Teacher, student: Student, reporter: Reporter = COMMAND
+) -> dict[str, NDArray[np.float32]]:
     """Embed each token, and added words by their pieces: target -> (V, D), zeros for special tokens."""
     first = teacher.make_tokenizer().get_vocab_size(with_added_tokens=True)
     ids = [*([i] for i in range(first)), *_split_words(teacher, student.words)]
-    with voice.progress("teacher", len(ids), "tokens") as progress:
+    with reporter.progress("teacher", len(ids), "tokens") as progress:
         found = teacher.embed_tokens(ids, progress.advance)
     for vectors in found.values():
         vectors[list_special_ids(student.tokenizer)] = 0
@@ -153,10 +249,10 @@ def _store_table(
     teacher: Teacher,
     student: Student,
     found: Gathered,
-    tables: Sequence[Table],
-    best: Table,
+    tables: Sequence[TokenTable],
+    best: TokenTable,
     names: Sequence[str],
-    settings: Settings,
+    settings: DistilOptions,
 ) -> Distilled:
     vectors, weights = best.vectors, student.bags[best.target].weights
     back = np.eye(vectors.shape[1])
@@ -201,7 +297,7 @@ def _make_sets(held: list[str]) -> dict[str, list[str]]:
     return {name: texts for name, texts in sets.items() if texts}
 
 
-def _explain_choice(tables: Sequence[Table], best: Table, settings: Settings) -> list[str]:
+def _explain_choice(tables: Sequence[TokenTable], best: TokenTable, settings: DistilOptions) -> list[str]:
     cosines = ", ".join(f"{table.target} {table.cosine:.4f}" for table in tables)
     found = [f"held-out cosine to the teacher: {cosines}; the prior alone {best.prior:.4f}"]
     if best.penalty is None:
@@ -216,20 +312,26 @@ def _explain_choice(tables: Sequence[Table], best: Table, settings: Settings) ->
 
 
 def distil_files(
-    model: str, paths: Sequence[str], layout: InputFormat, out: Path, settings: Settings, voice: Voice, resume: bool
+    model: str,
+    paths: Sequence[str],
+    layout: InputFormat,
+    out: Path,
+    settings: DistilOptions,
+    reporter: Reporter,
+    resume: bool,
 ) -> None:
     """Distil ``model`` on the texts of ``paths`` and write the table to ``out``."""
     check_out(out, "-o")
     if "-" in paths and (settings.words or resume):
-        raise UsageError("--words and --resume read the corpus again, which standard input cannot be: give a file")
+        raise refuse("{words} and {resume} read the corpus again, which standard input cannot be: give a file")
     names = ["standard input" if path == "-" else Path(path).name for path in paths]
-    started, kept = time.monotonic(), None if "-" in paths else Kept(out, resume, voice)
+    started, kept = time.monotonic(), None if "-" in paths else Kept(out, resume, reporter)
     with Kept.lock(out):
         with Sources(paths) as sources:
             total, _ = sources.expected(layout)
         try:
             teacher = Teacher(model)
-            found = distil(partial(read_texts, paths, layout), names, teacher, settings, voice, kept, total)
+            found = distil(partial(read_texts, paths, layout), names, teacher, settings, reporter, kept, total)
             mark = found.save(out)
         except KeyboardInterrupt as stop:
             if kept is not None:
@@ -238,10 +340,10 @@ def distil_files(
         if kept is not None:
             kept.remove()
     for reason in found.training["reasons"]:
-        voice.say(reason)
+        reporter.write(reason)
     click.echo("\n".join(write_lines(found.training)))
     if len(teacher.targets) == 1 and not is_static(teacher.model.encoder):  # like READING's, all-MiniLM-L6-v2
-        voice.say(READING)
+        reporter.write(READING)
     rows, seconds = found.training["table"], time.monotonic() - started
     size = f"{rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}"
-    voice.say(f"{out}: {size}, fingerprint {mark[:16]}, {seconds:.0f} s")
+    reporter.write(f"{out}: {size}, fingerprint {mark[:16]}, {seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""Fit a chain of closed forms and flows."""
+"""Fit a chain of closed forms and flows, and compare it with the pooling by dropout views."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastflow.errors import FastflowError
-from fastflow.stages.calibration import Stage, apply_wide
+from fastflow.errors import CannotFit, FastflowError
+from fastflow.stages.calibration import Stage, apply_wide, keeps_mean
 from fastflow.stages.truncation import Joined, Rows
-from fastflow.train.choice.separability import Keeper, Views, measure_separability
 from fastflow.train.data.moments import Moments, measure_moments
-from fastflow.train.methods.closed_forms import check_dims, fit_closed_form, mask_constant
+from fastflow.train.methods.closed_forms import check_dims, fit_closed_form, fit_recolour, mask_constant, measure_joint
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.loop import Source, Training, fit_flow
-from fastflow.train.methods.names import Method
-from fastflow.train.methods.recolour import fit_recolour, measure_joint
-from fastflow.train.options import DEFAULTS
+from fastflow.train.options import DEFAULTS, Method
+from fastflow.train.reporter import name_options
+from fastflow.train.selection.separability import MARGIN, Keeper, Views, measure_separability
 
 SAMPLE = 4096  # most rows to measure on
-HELD_OUT = "held_out_likelihood"
 
 
 @dataclass
@@ -88,7 +86,9 @@ def fit_chain(
             with torch.no_grad():
                 bits = float(flow.bits_per_dimension(_to_tensor(stages, take_sample(rows))))
             if not math.isfinite(bits):
-                raise FastflowError("training diverged: the final likelihood is not finite; use a smaller --lr")
+                raise FastflowError(
+                    name_options("training diverged: the final likelihood is not finite; use a smaller {lr}")
+                )
             fitted.bits.append((_measure_gaussian_bits(apply_wide(stages, take_sample(rows))), bits))
             fitted.stages.append(make_flow_stage(flow))
         elif method.kind == "recolour":
@@ -102,12 +102,9 @@ def fit_chain(
     return fitted
 
 
-def _make_keeper(stages: list[Stage], views: Views | NDArray[np.float32]) -> Keeper:
-    if isinstance(views, Views):
-        first, second = (_to_tensor(stages, side) for side in (views.first, views.second))
-        return Keeper(lambda flow: measure_separability(flow(first)[0].numpy(), flow(second)[0].numpy()))
-    x = _to_tensor(stages, views)
-    return Keeper(lambda flow: -float(flow.bits_per_dimension(x)), HELD_OUT)
+def _make_keeper(stages: list[Stage], views: Views) -> Keeper:
+    first, second = (_to_tensor(stages, side) for side in (views.first, views.second))
+    return Keeper(lambda flow: measure_separability(flow(first)[0].numpy(), flow(second)[0].numpy()))
 
 
 def _to_tensor(stages: Sequence[Stage], x: NDArray[Any]) -> torch.Tensor:
@@ -127,3 +124,64 @@ def _measure_gaussian_bits(x: NDArray[np.float64]) -> float:
     constant = mask_constant(x.mean(axis=0), x.var(axis=0))
     entropy = np.log2(np.where(constant, 1.0, x.std(axis=0))) + 0.5 * np.log2(np.e) * ~constant
     return float(np.mean(entropy) + 0.5 * np.log2(2 * np.pi))
+
+
+@dataclass
+class Choice:
+    """The chosen calibration; ``record`` is for the manifest, ``reasons`` for log and card."""
+
+    fitted: Fitted
+    method: str
+    views: Views | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    doubt: str | None = None
+
+
+def measure_stages(stages: Sequence[Stage], views: Views) -> float:
+    """Measure the separability after ``stages`` in float64, about a mean that they keep."""
+    return views.measure(partial(apply_wide, stages), keeps_mean(stages))
+
+
+def choose(method: str, fit: Callable[[], Fitted], views: Views, automatic: bool = False) -> Choice:
+    """Fit ``method``, and compare how it and the pooling separate ``views``.
+
+    If the method keeps a part of the mean, both are compared about the mean. ``automatic`` keeps the pooling if the
+    method is no better or cannot be fitted; else the method stays, with a doubt.
+    """
+    choice = Choice(Fitted(), "none", views, {"rule": "separability of dropout views", "texts": len(views.first)})
+    try:
+        fitted = fit()
+    except CannotFit as error:
+        if not automatic:
+            raise
+        values = {"none": round(views.measure(), 4), method: None}
+        choice.record |= {"separability": values, "looks": [], "chosen": "none"}
+        choice.reasons.append(f"auto keeps the pooling as it is: {method} cannot be fitted, because {error}")
+        return choice
+    raw, value = views.measure(centred=keeps_mean(fitted.stages)), measure_stages(fitted.stages, views)
+    choice.reasons += [_explain_stop(look) for look in fitted.looks]
+    better, about = value > raw * (1 + MARGIN), " about their mean" if keeps_mean(fitted.stages) else ""
+    numbers = f"none {raw:.3f}, {method} {value:.3f}"
+    worse = f"{method} separates dropout views{about} no better than the pooling ({numbers}"
+    if value > raw:
+        worse += f"; it needs more than {raw * (1 + MARGIN):.3f}, because a smaller gain may be chance"
+    if automatic and not better:
+        choice.reasons.append(f"auto keeps the pooling as it is: {worse})")
+    else:
+        choice.fitted, choice.method = fitted, method
+        chose = f"auto chose {method}: " if automatic else ""
+        choice.reasons.append(f"{chose}separability of dropout views{about}: {numbers}")
+    if not (automatic or better):
+        choice.doubt = name_options(
+            "{worse}), so it may fit noise of the encoder: compare {method:none} on pairs of your own", worse=worse
+        )
+    separability = {"none": round(raw, 4), method: round(value, 4)}
+    choice.record |= {"separability": separability, "looks": choice.fitted.looks, "chosen": choice.method}
+    return choice
+
+
+def _explain_stop(look: dict[str, Any]) -> str:
+    last = look["kept_step"] == look["steps"]
+    step = f"the last of {look['steps']} steps" if last else f"step {look['kept_step']} of {look['steps']}"
+    return f"flow: kept {step}, where its latent best separates two dropout views of a text from other texts"

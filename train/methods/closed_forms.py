@@ -6,12 +6,16 @@ whiten is Su et al. 2021. Every method leaves constant channels and directions a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.errors import CannotFit, UsageError
-from fastflow.stages.calibration import Stage
-from fastflow.train.data.moments import Moments
+from fastflow.errors import CannotFit, FastflowError, UsageError
+from fastflow.stages.calibration import Stage, apply_wide
+from fastflow.stages.truncation import Rows
+from fastflow.train.data.moments import Moments, measure_moments
+from fastflow.train.reporter import name_options
 
 NEGLIGIBLE = 1e-12  # share of the largest variance: constant directions have 1e-15, others at least 1e-5
 ROUNDING = 2.0**-20  # relative error of a value: sixteen times float32's rounding
@@ -94,3 +98,47 @@ def is_constant(variance: NDArray[np.float64], square: NDArray[np.float64]) -> N
 def mask_constant(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return a mask (D,), True for each constant channel."""
     return is_constant(variance, np.square(mean) + variance)
+
+
+RIDGE, FEW = 1e-3, 2  # RIDGE times z's mean variance is added, for fewer texts than FEW times z's channels
+LEAST = 1e-6  # share of the largest singular value: directions below are left out
+
+
+def measure_joint(stages: Sequence[Stage], pooled: Rows) -> Moments:
+    """Measure the Moments of rows (x, z) (n, D + D'): x from ``pooled`` (n, D), z after ``stages``."""
+    return measure_moments(pooled, lambda x: np.hstack([np.asarray(x, np.float64), apply_wide(stages, x)]))
+
+
+def fit_recolour(joint: Moments, dim: int, spectrum: float, mean_share: float, demoted: int = 0) -> Stage:
+    """Fit to ``joint`` Moments of (x, z), x of ``dim`` channels; raises a FastflowError if no direction is left."""
+    mean, latent_mean, covariance = joint.mean[:dim], joint.mean[dim:], joint.covariance
+    own, cross = covariance[dim:, dim:], covariance[:dim, dim:]
+    variance = np.trace(own) / len(own)
+    if not variance > 0:
+        raise CannotFit(f"recolour: the {joint.count} texts have one and the same embedding; give more text")
+    ridge = RIDGE * variance if joint.count < FEW * len(own) else 0.0
+    spread, axes = np.linalg.eigh(own + ridge * np.eye(len(own)))
+    whiten = axes / np.sqrt(np.where(spread > LEAST**2 * spread[-1], spread, np.inf))  # L^-T, up to a rotation of V
+    left, scale, right = np.linalg.svd(cross @ whiten, full_matrices=False)
+    sign = np.sign(left[np.abs(left).argmax(axis=0), np.arange(len(right))])
+    left, right = left * sign, right * sign[:, None]
+    live = int((scale > LEAST * scale[0]).sum())
+    if demoted >= live:
+        raise FastflowError(
+            name_options(f"recolour: {demoted} of {live} directions cannot be demoted; use a smaller {{demoted}}")
+        )
+    power, shift = np.zeros(len(scale)), np.zeros(len(scale))
+    shift[demoted:live] = (left.T @ mean)[demoted:live] * scale[demoted:live] ** -spectrum
+    power[:live] = np.where(np.arange(live) < demoted, scale[live - 1], scale[:live]) ** (1 - spectrum)
+    order = [*range(demoted, live), *range(demoted), *range(live, len(scale))]
+    right, power, shift = right[order], power[order], shift[order]
+    matrix = whiten @ right.T * power
+    around = float(np.sum((own @ matrix) * matrix))
+    length = float(np.linalg.norm(shift))
+    wanted = np.sqrt(mean_share / (1 - mean_share) * around)
+    shift = shift * (wanted / length) if length else shift
+    return Stage(
+        "recolour",
+        {"spectrum": float(spectrum), "mean_share": float(mean_share), "demoted": demoted},
+        {"mean": latent_mean, "matrix": matrix, "shift": shift},
+    )

@@ -1,6 +1,7 @@
-"""BERT-flow's normalizing flow (Li et al., EMNLP 2020, 3.2; the official ``glow_1x1.py``): Glow without squeezing.
+"""BERT-flow's normalizing flow and its layers (Li et al., EMNLP 2020, 3.2; the official ``glow_1x1.py``).
 
-A level runs ``depth`` steps, emits its second half of channels, and passes on the first.
+Glow without squeezing: a level runs ``depth`` steps, emits its second half of channels, and passes on the first.
+A layer maps (B, C) to (B, C), and returns its log-determinant, (B,) or a scalar.
 """
 
 from __future__ import annotations
@@ -12,9 +13,164 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fastflow.errors import UsageError
-from fastflow.train.methods.layers import COUPLINGS, ActNorm, LUPermutation, make_permutation
+from fastflow.errors import FastflowError
+from fastflow.train.methods.closed_forms import mask_constant
 from fastflow.train.options import DEFAULTS, SMALL
+from fastflow.train.reporter import refuse
+
+LOGSCALE_FACTOR = 3.0  # Glow: speeds up learning
+
+
+def draw_glorot(channels: int) -> Tensor:
+    """Draw (C,) uniform values within +-sqrt(6/(1+C)), as the official code does."""
+    bound = math.sqrt(6.0 / (1 + channels))
+    return torch.empty(channels).uniform_(-bound, bound)
+
+
+class ActNorm(nn.Module):
+    """y = (x + shift) * exp(3 logscale), per channel; log-det = sum(3 logscale)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(draw_glorot(channels))
+        self.logscale = nn.Parameter(draw_glorot(channels))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        log_scale = LOGSCALE_FACTOR * self.logscale
+        return (x + self.shift) * log_scale.exp(), log_scale.sum()
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor, constant: Tensor) -> Tensor:
+        """Normalise ``x`` (B, C); return the mask (C,) of constant channels, which keep their scale."""
+        mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0)
+        constant = constant | torch.from_numpy(mask_constant(mean.double().numpy(), deviation.double().numpy() ** 2))
+        if bool(constant.all()):
+            raise FastflowError(
+                f"data-dependent initialisation: every channel is constant over the {x.shape[0]} sentences used; give "
+                "more varied text"
+            )
+        self.shift.copy_(-mean)
+        self.logscale.copy_((-(deviation + 1e-6).log() / LOGSCALE_FACTOR).masked_fill(constant, 0))
+        return constant
+
+
+class Permutation(nn.Module):
+    """A fixed permutation y_i = x_index(i); log-det 0. One ``derived`` from the width is not saved."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, derived: bool) -> None:
+        super().__init__()
+        self.register_buffer("index", index, persistent=not derived)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[:, self.index], x.new_zeros(())
+
+
+class LUPermutation(nn.Module):
+    """Glow's learned y = P L (U + diag(sign exp(logdiag))) x; log-det = sum(logdiag).
+
+    P is fixed, L unit lower and U strictly upper triangular. The start is a rotation (Kingma & Dhariwal 2018, 3.2).
+    """
+
+    index: Tensor
+    sign: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        rotation = torch.linalg.qr(torch.randn(channels, channels, dtype=torch.float64))[0]
+        p, lower, upper = torch.linalg.lu(rotation)
+        diagonal = upper.diagonal()
+        self.register_buffer("index", p.argmax(dim=1))
+        self.register_buffer("sign", diagonal.sign().float())
+        self.lower = nn.Parameter(lower.tril(-1).float())
+        self.upper = nn.Parameter(upper.triu(1).float())
+        self.logdiag = nn.Parameter(diagonal.abs().log().float())
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        lower = self.lower.tril(-1) + torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
+        upper = self.upper.triu(1) + torch.diag(self.sign * self.logdiag.exp())
+        return (x @ upper.T @ lower.T)[:, self.index], self.logdiag.sum()
+
+
+class CouplingNet(nn.Module):
+    """The net g of a coupling, (B, h) -> (B, outputs); its last layer starts at 0.
+
+    h1 = relu((W1 x + shift1) * exp(3 logscale1)); h2 = relu((W2 h1 + shift2) * exp(3 logscale2));
+    g = (W3 h2 + bias3) * exp(3 logscale3).
+    """
+
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.weight1 = nn.Parameter(torch.randn(width, inputs) * 0.05)
+        self.shift1, self.logscale1 = nn.Parameter(draw_glorot(width)), nn.Parameter(draw_glorot(width))
+        self.weight2 = nn.Parameter(torch.randn(width, width) * 0.05)
+        self.shift2, self.logscale2 = nn.Parameter(draw_glorot(width)), nn.Parameter(draw_glorot(width))
+        self.weight3 = nn.Parameter(torch.zeros(outputs, width))
+        self.bias3, self.logscale3 = nn.Parameter(torch.zeros(outputs)), nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu((x @ self.weight1.T + self.shift1) * (LOGSCALE_FACTOR * self.logscale1).exp())
+        hidden = torch.relu((hidden @ self.weight2.T + self.shift2) * (LOGSCALE_FACTOR * self.logscale2).exp())
+        return (hidden @ self.weight3.T + self.bias3) * (LOGSCALE_FACTOR * self.logscale3).exp()
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor) -> None:
+        hidden = x @ self.weight1.T
+        self._normalise(hidden, self.shift1, self.logscale1)
+        hidden = torch.relu((hidden + self.shift1) * (LOGSCALE_FACTOR * self.logscale1).exp())
+        self._normalise(hidden @ self.weight2.T, self.shift2, self.logscale2)
+
+    @staticmethod
+    def _normalise(x: Tensor, shift: Tensor, logscale: Tensor) -> None:
+        shift.copy_(-x.mean(dim=0))
+        logscale.copy_(-(x.std(dim=0, correction=0) + 1e-6).log() / LOGSCALE_FACTOR)
+
+
+class Coupling(nn.Module):
+    """A map that changes the second half of the channels by a net g of the first: ``outputs`` values a channel."""
+
+    outputs: int
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.kept = channels // 2
+        self.net = CouplingNet(self.kept, width, self.outputs * self.kept)
+
+
+class AdditiveCoupling(Coupling):
+    """[y1, y2] -> [y1, y2 + g(y1)]; log-det 0."""
+
+    outputs = 1
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        kept, changed = x[:, : self.kept], x[:, self.kept :]
+        return torch.cat([kept, changed + self.net(kept)], dim=1), x.new_zeros(())
+
+
+class AffineCoupling(Coupling):
+    """[y1, y2] -> [y1, (y2 + m) * r], o = g(y1), m = o[0::2], r = sigmoid(o[1::2] + 2); log-det = sum(log r)."""
+
+    outputs = 2
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        kept, changed = x[:, : self.kept], x[:, self.kept :]
+        out = self.net(kept)
+        shift, gate = out[:, 0::2], out[:, 1::2] + 2.0
+        log_det = nn.functional.logsigmoid(gate).sum(dim=1)
+        return torch.cat([kept, (changed + shift) * torch.sigmoid(gate)], dim=1), log_det
+
+
+COUPLINGS: dict[str, type[Coupling]] = {"additive": AdditiveCoupling, "affine": AffineCoupling}
+
+
+def make_permutation(kind: str, channels: int) -> Permutation | LUPermutation:
+    """Make the mixing of channels: reversal (the paper's), random or lu (learned)."""
+    if kind == "lu":
+        return LUPermutation(channels)
+    if kind == "random":
+        return Permutation(torch.randperm(channels), derived=False)
+    return Permutation(torch.arange(channels - 1, -1, -1), derived=True)
 
 
 @dataclass(frozen=True)
@@ -30,13 +186,13 @@ class FlowConfig:
 
     def __post_init__(self) -> None:
         if self.dim < 1 or self.dim % 2**self.levels:
-            raise UsageError(
+            raise refuse(
                 f"a flow of {self.levels} levels needs a width divisible by {2**self.levels}, and the embeddings have "
-                f"{self.dim} dimensions; use fewer --levels"
+                f"{self.dim} dimensions; use fewer {{levels}}"
             )
 
 
-class Step(nn.Module):
+class FlowStep(nn.Module):
     """One step: ActNorm, permutation and coupling."""
 
     def __init__(self, channels: int, config: FlowConfig) -> None:
@@ -85,12 +241,12 @@ class Flow(nn.Module):
         super().__init__()
         self.config = config
         self.levels = nn.ModuleList(
-            nn.ModuleList(Step(config.dim >> level, config) for _ in range(config.depth))
+            nn.ModuleList(FlowStep(config.dim >> level, config) for _ in range(config.depth))
             for level in range(config.levels)
         )
 
-    def steps(self, level: int) -> list[Step]:
-        return list(cast("list[Step]", self.levels[level]))
+    def steps(self, level: int) -> list[FlowStep]:
+        return list(cast("list[FlowStep]", self.levels[level]))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Map x (B, C) to z (B, C) and log|det dz/dx| (B,)."""

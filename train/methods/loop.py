@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from fastflow.atomic import replace_bytes
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.train.choice.separability import Keeper, Views, is_due
 from fastflow.train.methods.flow import Flow, FlowConfig
-from fastflow.train.options import DEFAULTS, Options
-from fastflow.train.progress import COMMAND, Voice
+from fastflow.train.options import DEFAULTS, TrainOptions
+from fastflow.train.reporter import COMMAND, Reporter, name_options, refuse
+from fastflow.train.selection.separability import Keeper, Views, is_due
 
 Source = Callable[[NDArray[np.int64]], NDArray[np.float32]]  # row numbers -> pooled embeddings (b, D)
 Log = Callable[[int, dict[str, float]], None]  # step, values by name
@@ -43,15 +43,15 @@ class Schedule:
     save_steps: int = DEFAULTS.save_steps
 
     @classmethod
-    def of(cls, options: Options) -> Schedule:
+    def of(cls, options: TrainOptions) -> Schedule:
         return cls(**{one.name: getattr(options, one.name) for one in fields(cls)})
 
     def steps(self, texts: int) -> int:
         """Count the optimiser steps; an epoch drops texts that do not fill a batch."""
         if texts < self.batch_size:
-            raise UsageError(
-                f"the corpus has {texts} distinct texts, fewer than one batch of "
-                f"{self.batch_size}: give more text or a smaller --batch-size"
+            raise refuse(
+                f"the corpus has {texts} distinct texts, fewer than one batch of {self.batch_size}: give more text or "
+                "a smaller {batch_size}"
             )
         return max(1, int(self.epochs * (texts // self.batch_size)))
 
@@ -61,16 +61,16 @@ class Training:
     """The settings of a chain's training.
 
     ``checkpoints`` is a folder; ``identity`` names corpus and encoder. A flow keeps the step that is best on
-    ``views``: dropout views, or held-out vectors (m, D); None: the last.
+    the dropout ``views``; None: the last.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
     checkpoints: Path | None = None
     identity: str = ""
     resume: bool = False
-    views: Views | NDArray[np.float32] | None = None
+    views: Views | None = None
     log: Log = lambda step, values: None
-    voice: Voice = COMMAND
+    reporter: Reporter = COMMAND
 
 
 @contextmanager
@@ -82,11 +82,12 @@ def open_log(directory: str | None) -> Iterator[Log]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise missing_extra("train", "tensorboard", "--log-dir") from error
+        raise missing_extra("train", "tensorboard", "a log for TensorBoard") from error
     try:
         writer = SummaryWriter(directory)  # type: ignore[no-untyped-call]
     except OSError as error:
-        raise FastflowError(f"--log-dir {directory} cannot be written: {error.strerror}") from error
+        text = name_options("{log_dir:{place}} cannot be written: {fault}", place=directory, fault=error.strerror)
+        raise FastflowError(text) from error
 
     def log(step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -168,11 +169,11 @@ def fit_flow(
         with _use_one_thread():
             flow.initialise(first)
     optimiser = PaperAdamW(flow.parameters(), schedule.lr)
-    run = _identify_run(training.identity + (f" kept by {keeper.what}" if keeper else ""), config, schedule)
+    run = _identify_run(training.identity + " kept by separability" * bool(keeper), config, schedule)
     start = _load_checkpoint(checkpoint, flow, optimiser, run, keeper) if training.resume and checkpoint else 0
     if keeper and not start:
-        log(0, {keeper.what: keeper.look(0, flow)})
-    with training.voice.progress("flow", steps, "steps", start) as progress:
+        log(0, {"separability": keeper.look(0, flow)})
+    with training.reporter.progress("flow", steps, "steps", start) as progress:
         for step, rows in enumerate(pick_batches(texts, schedule, start, steps), start + 1):
             x = torch.from_numpy(source(rows))
             with _use_one_thread():
@@ -182,11 +183,14 @@ def fit_flow(
                 flow.hold()
             if not (math.isfinite(bits) and math.isfinite(norm)):
                 raise FastflowError(
-                    f"training diverged at step {step} of {steps}: the likelihood is not finite; use a smaller --lr"
+                    name_options(
+                        f"training diverged at step {step} of {steps}: the likelihood is not finite; use a smaller "
+                        "{lr}"
+                    )
                 )
             log(step, {"bits_per_dimension": bits, "gradient_norm": norm})
             if keeper and is_due(step, steps):
-                log(step, {keeper.what: keeper.look(step, flow)})
+                log(step, {"separability": keeper.look(step, flow)})
             progress.advance(1, f"{bits:.3f} bits/dim")
             if checkpoint and schedule.save_steps and step % schedule.save_steps == 0 and step < steps:
                 _save_checkpoint(checkpoint, flow, optimiser, step, run, keeper)

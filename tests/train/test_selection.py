@@ -1,4 +1,4 @@
-"""Choosing: by dropout views, by held-out likelihood, by neighbouring sentences, and for tuned encoders."""
+"""Choosing: by dropout views, by neighbouring sentences, and for tuned encoders."""
 
 import json
 import shutil
@@ -15,22 +15,31 @@ from fastflow.errors import CannotFit, FastflowError, UsageError
 from fastflow.model.locate import DEFAULT
 from fastflow.stages.pooling import parse_pooling
 from fastflow.stages.vectors import cosine
-from fastflow.train.choice import neighbours, selection, tuned
-from fastflow.train.choice.neighbours import Ranking, compare, find_pairs, load_english_pairs, name_candidates, rank
-from fastflow.train.choice.selection import AUTO, AUTO_STREAMED, choose, judge
-from fastflow.train.choice.separability import MARGIN, Keeper, Views, is_due, make_views, measure_separability
-from fastflow.train.choice.tuned import CONE, explain_tuning, find_tuning, measure_crowding, read_probe
 from fastflow.train.data.background import draw_sentences, load_english
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.data.token_weights import weigh
-from fastflow.train.fits import fitting
-from fastflow.train.fits.fitting import resolve_auto, suit_tuned
-from fastflow.train.methods.against import fit_named
-from fastflow.train.methods.chain import Fitted, fit_chain
+from fastflow.train.methods import chain, fit_named
+from fastflow.train.methods.chain import Fitted, choose, fit_chain, measure_stages
 from fastflow.train.methods.loop import Training, fit_flow
-from fastflow.train.methods.names import parse_method
-from fastflow.train.options import COLOURS, TUNED_SPECTRUM, Options
+from fastflow.train.options import COLOURS, TrainOptions, parse_method
+from fastflow.train.pipeline import recipe as table
+from fastflow.train.pipeline.diagnosis import diagnose_encoder
+from fastflow.train.pipeline.recipe import AUTO, AUTO_STREAMED, recipe
+from fastflow.train.selection import heuristics
+from fastflow.train.selection.heuristics import (
+    CONE,
+    Ranking,
+    compare,
+    find_pairs,
+    find_tuning,
+    load_english_pairs,
+    measure_crowding,
+    name_candidates,
+    rank,
+    read_probe,
+)
+from fastflow.train.selection.separability import MARGIN, Keeper, Views, is_due, make_views, measure_separability
 
 from support.builders import LAYERED, make_encoder, make_tuned
 from support.commands import make_train
@@ -57,7 +66,7 @@ def test_only_auto_drops_a_calibration_no_better_than_raw(
     train, tmp_path, sentences, monkeypatch, read_training, options, said
 ):
     """At the spectrum of the second, random weights leave nothing to gain."""
-    monkeypatch.setattr(fitting, "FEWEST", 256)
+    monkeypatch.setattr(table, "FEWEST", 256)
     result = train(*options)
     assert result.exit_code == 0, result.stderr
     assert f"{said}flow separates dropout views about their mean no better than the pooling (" in result.stderr
@@ -93,9 +102,9 @@ REMEDY = ", so it may fit noise of the encoder: compare --method none on pairs o
 def test_auto_needs_a_gain_that_is_no_chance_and_a_named_method_stays(monkeypatch, automatic):
     stages = fit_named("whiten", x := normal(40, 8))
     fitted, views, asked = Fitted(stages), Views(x, normal(40, 8, 1)), []
-    monkeypatch.setattr(Views, "judge", lambda self, calibrate=None, centred=False: 4.0)
+    monkeypatch.setattr(Views, "measure", lambda self, calibrate=None, centred=False: 4.0)
     for value, why in ((5.2, None), (4.05, None), (4.03, CHANCE), (3.9, ")"), (np.nan, ")")):
-        monkeypatch.setattr(selection, "judge", lambda stages, views, value=value: value)
+        monkeypatch.setattr(chain, "measure_stages", lambda stages, views, value=value: value)
         choice = choose("whiten", lambda: asked.append(1) or fitted, views, automatic)
         dropped = automatic and why
         assert (choice.method, choice.fitted.stages) == (("none", []) if dropped else ("whiten", stages)), value
@@ -111,9 +120,9 @@ def test_auto_needs_a_gain_that_is_no_chance_and_a_named_method_stays(monkeypatc
 def test_the_stages_are_judged_in_float64():
     views = view_twice(normal(200, 8) * np.geomspace(5, 0.2, 8), 0.1)
     (stage,) = fit_named("whiten", views.first)
-    expected = views.judge(lambda side: (side - stage.params["mean"]) @ stage.params["matrix"])
-    assert judge([stage], views) == pytest.approx(expected, rel=1e-12)
-    assert judge([], views) == views.judge(centred=True)  # a pooling without calibration keeps its mean
+    expected = views.measure(lambda side: (side - stage.params["mean"]) @ stage.params["matrix"])
+    assert measure_stages([stage], views) == pytest.approx(expected, rel=1e-12)
+    assert measure_stages([], views) == views.measure(centred=True)  # a pooling without calibration keeps its mean
 
 
 @pytest.mark.parametrize(
@@ -128,7 +137,7 @@ def test_a_method_that_keeps_the_mean_is_judged_about_it_and_so_is_raw_pooling(m
     choice = choose(method, lambda: fitted, views)
     assert choice.views is views
     found = choice.record["separability"]
-    assert found["none"] == round(views.judge(centred=about), 4) != round(views.judge(centred=not about), 4)
+    assert found["none"] == round(views.measure(centred=about), 4) != round(views.measure(centred=not about), 4)
     assert ("about their mean" in choice.reasons[-1]) == about
     if colour is None:
         assert (choice.method, found[method] > 1.5 * found["none"]) == (method, True)
@@ -146,7 +155,7 @@ def test_only_auto_keeps_the_pooling_of_a_corpus_that_cannot_be_fitted():
     error = CannotFit("whiten: 3 texts span 2 of the 8 dimensions")
     choice = choose_failing(error, automatic=True)
     assert (choice.method, choice.fitted.stages) == ("none", [])
-    assert choice.record["separability"] == {"none": round(views.judge(), 4), "whiten": None}
+    assert choice.record["separability"] == {"none": round(views.measure(), 4), "whiten": None}
     assert choice.reasons == [f"auto keeps the pooling as it is: whiten cannot be fitted, because {error}"]
     others = FastflowError("no space left"), UsageError("another corpus"), ValueError("a bug")
     for fault, automatic in ((error, False), *((other, True) for other in others)):
@@ -164,7 +173,7 @@ def test_only_auto_keeps_the_pooling_of_a_corpus_that_cannot_be_fitted():
     ],
 )
 def test_auto_is_the_method_that_it_names(train, tmp_path, monkeypatch, read_training, options, chosen, about, colour):
-    monkeypatch.setattr(fitting, "FEWEST", 256)
+    monkeypatch.setattr(table, "FEWEST", 256)
     options = (*options.split(), "--demoted", "0")  # of 32 dimensions of noise two are many
     result = train("--method", "auto", *options)
     assert result.exit_code == 0, result.stderr
@@ -232,11 +241,11 @@ def test_the_separability_of_views():
 def test_views_about_their_mean():
     first, second = normal(200, 16), normal(200, 16) + 0.5 * normal(200, 16, 1)
     moved = Views(first + 5, second + 5)
-    assert moved.judge(centred=True) == pytest.approx(Views(first, second).judge(), rel=0.02)
-    assert moved.judge(centred=True) > 1.2 * moved.judge()
-    assert moved.judge(lambda side: side + 7.0, centred=True) == pytest.approx(moved.judge(centred=True), rel=1e-9)
+    assert moved.measure(centred=True) == pytest.approx(Views(first, second).measure(), rel=0.02)
+    assert moved.measure(centred=True) > 1.2 * moved.measure()
+    assert moved.measure(lambda side: side + 7.0, centred=True) == pytest.approx(moved.measure(centred=True), rel=1e-9)
     mean = (moved.first.mean(axis=0) + moved.second.mean(axis=0)) / 2  # one for both sides
-    assert moved.judge(centred=True) == measure_separability(moved.first - mean, moved.second - mean)
+    assert moved.measure(centred=True) == measure_separability(moved.first - mean, moved.second - mean)
 
 
 def test_when_to_look():
@@ -330,7 +339,7 @@ def test_a_pooling_is_chosen_only_if_it_is_ahead_by_more_than_noise():
 def test_pairs_are_neighbours_spread_over_texts_and_sorted_lines_have_none():
     texts = [f"Sentence number {i} is here. {'Zebras' if i % 2 else 'Apes'} follow sentence {i}." for i in range(2000)]
     pairs = find_pairs(texts)
-    assert len(pairs) == neighbours.PAIRS
+    assert len(pairs) == heuristics.PAIRS
     sentences = [part for text in texts for part in (text[: text.index(".") + 1], text[text.index(".") + 2 :])]
     places = [sentences.index(first) for first, _ in pairs]
     assert [sentences[i + 1] for i in places] == [second for _, second in pairs]
@@ -346,12 +355,12 @@ def test_pairs_are_neighbours_spread_over_texts_and_sorted_lines_have_none():
 
 def test_the_package_has_pairs_of_sentences():
     pairs = load_english_pairs()
-    assert len(pairs) == neighbours.PAIRS
+    assert len(pairs) == heuristics.PAIRS
     assert all(len(side) >= 40 and not side.startswith("#") for pair in pairs for side in pair)
 
 
 def test_three_passes_give_every_candidate(bert):
-    pairs = load_english_pairs()[: neighbours.FEWEST]
+    pairs = load_english_pairs()[: heuristics.FEWEST]
     encoder = weigh(open_encoder(str(bert), "words", None), [text for pair in pairs for text in pair], load_english())
     found = compare(encoder, [(text, text) for text, _ in pairs], "cpu")  # a text finds itself
     assert found is not None
@@ -360,7 +369,7 @@ def test_three_passes_give_every_candidate(bert):
     for name in name_candidates(3):
         pooling = replace(parse_pooling(name, 3), weights=encoder.pooling.weights)
         direct = Embedder(replace(encoder, pooling=pooling), "cpu")([first for first, _ in pairs])
-        parts = [neighbours._embed(encoder, (layer,), [first for first, _ in pairs], "cpu") for layer in pooling.layers]
+        parts = [heuristics._embed(encoder, (layer,), [first for first, _ in pairs], "cpu") for layer in pooling.layers]
         assert np.abs(np.mean(parts, axis=0) - direct).max() < EMBEDDING
     assert compare(encoder, random_pairs(pairs), "cpu") is None
     assert compare(encoder, [(text, text) for text, _ in pairs[:-1]], "cpu") is None  # too few
@@ -375,9 +384,9 @@ def random_pairs(pairs):
 def test_a_fit_averages_the_layers_that_neighbours_choose_and_says_so(bert, corpus, monkeypatch, stream):
     texts = corpus.read_text().splitlines()
     usual = fastflow.fit(texts, encoder=str(bert), stream=stream, method="none")
-    assert usual.report["reasons"][-1] == neighbours.UNORDERED  # neither ordered nor English
+    assert usual.report["reasons"][-1] == heuristics.UNORDERED  # neither ordered nor English
     ranks = {name: np.full(300, 0.3 if name == "last" else 0.2) for name in name_candidates(3)}
-    monkeypatch.setattr(neighbours, "compare", lambda *given: Ranking(ranks))
+    monkeypatch.setattr(heuristics, "compare", lambda *given: Ranking(ranks))
     fit = fastflow.fit(texts, encoder=str(bert), stream=stream, method="none")
     assert fit.encoder.pooling.layers == (3,)
     assert fit.encoder.pooling.weights is not None
@@ -396,7 +405,7 @@ def test_the_order_may_come_from_a_file(bert, corpus, tmp_path):
     order.write_text("\n".join(draw_sentences(900, load_english())))
     with pytest.raises(UsageError, match="its neighbouring sentences are no more alike than others"):
         fastflow.fit(texts, encoder=str(bert), method="none", order_from=str(order))
-    with pytest.raises(UsageError, match="order_from compares poolings for pooling auto: leave one of them out"):
+    with pytest.raises(UsageError, match="order_from= compares poolings for pooling=auto: leave one of them out"):
         fastflow.fit(texts, encoder=str(bert), method="none", order_from=str(order), pooling="last")
 
 
@@ -411,7 +420,7 @@ def test_a_list_of_words_is_not_taken_for_english_and_the_package_keeps_words(tm
         return fastflow.fit(texts, encoder=encoder, method="none", **options).report["reasons"]
 
     assert explain(copy)[-1].startswith("pooling words: how well a sentence of the English novels in the package")
-    assert explain(copy, background_words=str(tmp_path / "words.txt")) == [neighbours.UNORDERED]
+    assert explain(copy, background_words=str(tmp_path / "words.txt")) == [heuristics.UNORDERED]
     assert explain("default") == []
     ordered = explain("default", order_from=str(tmp_path / "order.txt"))
     assert ordered[-1].startswith(f"pooling words: how well a sentence of --order-from {tmp_path}")
@@ -420,6 +429,10 @@ def test_a_list_of_words_is_not_taken_for_english_and_the_package_keeps_words(tm
 def test_short_posts_are_fitted_as_other_texts_are(bert):
     fit = fastflow.fit([f"omg he has it all and i see it again tbh {i}" for i in range(90)], encoder=str(bert))
     assert fit.encoder.pooling.weights is not None
+
+
+def open_last(encoder):
+    return open_encoder(str(encoder), "last", None)
 
 
 SAID = "this encoder was tuned for similarity: unrelated sentences have a mean cosine of "
@@ -463,20 +476,16 @@ def test_the_probe_is_sentences_of_no_common_word():
 def test_crowding_is_the_mean_cosine_of_two_different_sentences(bert, spread):
     x = Embedder(open_encoder(str(bert), "last", None), "cpu")(read_probe()).astype(np.float64)
     pairs = [cosine(x[i : i + 1], x[j : j + 1])[0, 0] for i in range(len(x)) for j in range(i)]
-    assert measure_crowding(bert) == pytest.approx(np.mean(pairs), abs=1e-9)
-    assert abs(measure_crowding(spread)) < CONE
-    assert measure_crowding("default") > CONE + 0.1
+    assert measure_crowding(open_last(bert)) == pytest.approx(np.mean(pairs), abs=1e-9)
+    assert abs(measure_crowding(open_last(spread))) < CONE
+    assert measure_crowding(open_last("default")) > CONE + 0.1
 
 
-def test_spread_out_is_near_no_cosine_at_all(monkeypatch):
+def test_spread_out_is_near_no_cosine_at_all(bert, monkeypatch):
     for found in (0.299, 0.1, 0.0, -0.299, CONE, CONE + 0.09, -CONE):  # a cone and its opposite are no tuning
-        monkeypatch.setattr(tuned, "measure_crowding", lambda encoder, found=found: found)
-        monkeypatch.setattr(tuned, "has_normalize", lambda encoder: False)
-        said = explain_tuning("e")
-        if abs(found) < CONE:
-            assert said.startswith(f"{SAID}{found:.2f}, where an untuned one has 0.3 and more")
-        else:
-            assert said is None, found
+        monkeypatch.setattr(heuristics, "measure_crowding", lambda encoder, found=found: found)
+        said = f"unrelated sentences have a mean cosine of {found:.2f}, where an untuned one has 0.3 and more"
+        assert find_tuning(open_last(bert)) == (said if abs(found) < CONE else None), found
 
 
 @pytest.mark.slow
@@ -513,30 +522,14 @@ def test_of_sentence_transformers_it_keeps_every_module_and_the_limit(spread, se
         (sentence_model, {"pooling": "last"}, False, "last"),
         (cut, {}, False, "last"),
     ):
-        assert resolve_auto(str(directory), Options(**given), reference)[0].pooling == expected, (given, reference)
+        plan = recipe(diagnose_encoder(str(directory), reference), TrainOptions(**given))
+        assert plan.options.pooling == expected, (given, reference)
 
 
 def test_a_crowded_encoder_was_tuned_if_its_modules_have_normalize(bert, tmp_path):
     plain = make_directory(tmp_path / "plain", bert, [pooling("mean")])
     unit = make_directory(tmp_path / "unit", bert, [pooling("mean"), NORMALIZE])
-    assert (find_tuning(plain), find_tuning(unit)) == (None, "its modules have Normalize")
-
-
-def test_a_named_method_is_gentle_to_a_tuned_encoder_only(spread, monkeypatch):
-    named = Options(method="flow", token_weights="none")
-    options, doubt = suit_tuned(str(spread), named, named)
-    shown = f"unrelated sentences have a mean cosine of {measure_crowding(spread):.2f}, where an untuned one has 0.3"
-    assert doubt.startswith(f"{DOUBT} ({shown} and more): whiten,recolour and")
-    assert options.colour == named.colour | {"spectrum": TUNED_SPECTRUM}
-    assert (options.pooling, options.token_weights) == ("last", "none")
-    own = Options(method="flow", spectrum=0.3, pooling="words", token_weights="sif")
-    assert suit_tuned(str(spread), own, own)[0] == own
-    monkeypatch.setattr(tuned, "measure_crowding", lambda encoder: CONE)
-    monkeypatch.setattr(tuned, "has_normalize", lambda encoder: False)
-    assert suit_tuned("e", named, named) == (named, None)
-    monkeypatch.setattr(tuned, "measure_crowding", None)  # nobody asks if nothing is calibrated, or auto has asked
-    for quiet in (Options(), Options(method="none")):
-        assert suit_tuned("e", quiet, quiet) == (quiet, None)
+    assert (find_tuning(open_last(plain)), find_tuning(open_last(unit))) == (None, "its modules have Normalize")
 
 
 def test_a_named_method_calibrates_the_pooling_that_the_encoder_was_tuned_with(sentence_model, sentences):
@@ -545,31 +538,3 @@ def test_a_named_method_calibrates_the_pooling_that_the_encoder_was_tuned_with(s
     assert [module.split(" ")[0] for module in fit.encoder.modules.names()] == ["Pooling", "Normalize"]
     assert fit.encoder.head is not None
     assert fit.encoder.max_length == 12
-    for given, reference, expected in (
-        ({"token_weights": "sif"}, False, ("flow", "last", "sif", 0.0)),
-        ({"method": "whiten"}, True, ("whiten", "last", "none", 0.0)),
-    ):
-        asked = Options(**given)
-        resolved, _ = resolve_auto(str(sentence_model), asked)
-        found, _ = suit_tuned(str(sentence_model), asked, resolved, reference)
-        assert (found.method, found.pooling, found.token_weights, found.spectrum) == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "kinds", "pooling", "spectrum"),
-    [
-        ("--method whiten", ["whiten"], ("mean", 3), []),
-        ("--method whiten --token-weights sif --pooling words", ["whiten"], ("weighted-mean", -1), []),
-        ("--method flow", ["flow", "recolour"], ("mean", 3), [0.0]),
-        ("--method whiten,recolour --spectrum 0.4", ["whiten", "recolour"], ("mean", 3), [0.4]),
-        ("--method none --token-weights sif", [], ("weighted-mean", -1), []),
-    ],
-)
-def test_a_named_method_is_fitted_all_the_same_with_a_warning(fit_spread, options, kinds, pooling, spectrum):
-    said, made = fit_spread(*options.split(), "--stop", "budget")
-    assert SAID not in said
-    assert said.count(f"WARNING: {DOUBT}") == bool(kinds)
-    assert [stage["kind"] for stage in made["calibration"]] == kinds
-    assert [stage["spectrum"] for stage in made["calibration"] if "spectrum" in stage] == spectrum
-    assert made["pooling"] == {"mode": pooling[0], "layers": [pooling[1]]}

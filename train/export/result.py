@@ -19,10 +19,10 @@ from fastflow.runtime import Runtime
 from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 from fastflow.stages.truncation import Rows
-from fastflow.train.choice.selection import Choice
 from fastflow.train.data.encoder import FrozenEncoder
-from fastflow.train.ship import summary
-from fastflow.train.ship.export import check_reference, export, export_vectors
+from fastflow.train.export import summary
+from fastflow.train.export.export import check_reference, export, export_vectors
+from fastflow.train.methods.chain import Choice
 
 if TYPE_CHECKING:
     from fastflow.types import Report

@@ -14,7 +14,7 @@ from fastflow.model.verify import verify
 from fastflow.stages.calibration import apply
 from fastflow.train.data.background import draw_sentences, load_english
 from fastflow.train.data.encoder import open_encoder
-from fastflow.train.fits import corpus as settings
+from fastflow.train.pipeline import diagnosis, recipe
 
 from support.builders import read_languages
 from support.commands import assert_one_sentence, run
@@ -47,7 +47,7 @@ def test_few_english_texts_of_a_small_vocabulary_are_fitted(bert, monkeypatch):
     words = ["the", "a", "of", "and", "to", "was", "on", "it", "he"]
     texts = [" ".join(chosen) for chosen in product(words, repeat=3)]
     varied, lines = 15 ** (9 / 15) * 5 ** (2 / 5), []
-    monkeypatch.setattr(settings, "VARIED", 4 * varied)
+    monkeypatch.setattr(recipe, "VARIED", 4 * varied)
     fit = fastflow.fit(texts, bert, "whiten,recolour", stop="budget", progress=lines.append)
     assert (fit.training["texts"], fit.training["fitted"]) == (729, int(1250 / 4**3)) == (729, 19)
     said = "to them and to 19 of the texts, drawn at random, few because their vocabulary is small"
@@ -59,9 +59,9 @@ def test_few_english_texts_of_a_small_vocabulary_are_fitted(bert, monkeypatch):
 @pytest.fixture
 def outweighed(monkeypatch):
     """Only 120 sentences of random words, so that 30 texts of a larger corpus are fitted."""
-    monkeypatch.setattr(settings, "BACKGROUND", (40, 120))
+    monkeypatch.setattr(recipe, "BACKGROUND", (40, 120))
     words = load_english()._replace(sentences=())
-    monkeypatch.setattr(settings, "recognise_words", lambda texts, *given: words)
+    monkeypatch.setattr(diagnosis, "recognise_words", lambda texts, *given: words)
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_the_statistics_of_a_streamed_corpus_are_outweighed(bert, sentences, out
 
     (usual, some), (both, every) = mean(), mean(background=120)
     assert (some, every) == (30, 256)
-    monkeypatch.setattr(settings, "SHARE", 1000)  # no text counts
+    monkeypatch.setattr(recipe, "SHARE", 1000)  # no text counts
     alone, none = mean()
     assert none == 0
     assert np.abs(both - alone).max() > 1e-2
@@ -105,16 +105,6 @@ def test_token_weights_and_the_corpus_hash_are_of_the_corpus_only(train, tmp_pat
     assert np.array_equal(one.pooling.weights, other.pooling.weights)
     assert len({read_training(tmp_path / name)["corpus_sha256"] for name in ("alone", "beside")}) == 1
     assert not np.array_equal(one.calibration[-1].params["matrix"], other.calibration[-1].params["matrix"])
-
-
-@pytest.mark.parametrize(
-    ("method", "latent"), [("flow", " with --latent"), ("components:1", ""), ("none", ""), ("flow,whiten", "")]
-)
-def test_a_method_without_recolour_is_fitted_to_the_corpus_only(train, bert, sentences, method, latent):
-    refused = train("--method", method, "--background", 10, *latent.split()[1:])
-    assert_one_sentence(refused, 2, f"goes with recolour, and method {method}{latent} has none behind it: leave it out")
-    fit = fastflow.fit(sentences[:70], bert, method, stop="budget", latent=bool(latent))
-    assert fit.training["background"] == 0
 
 
 FRENCH = read_languages()["French"]
@@ -133,7 +123,7 @@ def test_a_corpus_of_another_language_is_fitted_alone_or_with_its_words(bert, tm
     none = "background: none, because the corpus is not English; --language CODE gives one"
     assert (count, said) == (0, [none])
     assert fit(background=0)[1:] == (0, [])
-    with pytest.raises(UsageError, match=r"^background draws English words, and the corpus is not English: give"):
+    with pytest.raises(UsageError, match=r"^background= draws English words, and the corpus is not English: give"):
         fit(background=5)
     path = tmp_path / "words.txt"
     path.write_text("der 3\nHund 1\nWiese 1\n", encoding="utf-8")
@@ -162,7 +152,7 @@ def test_a_corpus_of_another_language_is_fitted_with_sentences_of_its_language(b
 def test_sentences_without_the_words_of_their_language_are_refused(bert, tmp_path):
     path = tmp_path / "large.txt"
     path.write_text("Im Garten steht das Haus.\n", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"^background_sentences goes with the words of its language"):
+    with pytest.raises(UsageError, match=r"^background_sentences= goes with the words of its language"):
         fastflow.fit(GERMAN, bert, background_sentences=str(path))
 
 
@@ -278,7 +268,7 @@ def test_choices_that_do_not_go_together(directory, bert, sentences, tmp_path):
     ):
         with pytest.raises(UsageError, match=message):
             open_encoder(str(encoder), "model", limit)
-    with pytest.raises(UsageError, match=r"^pooling model pools as the directory says: leave out token_weights$"):
+    with pytest.raises(UsageError, match=r"^pooling=model pools as the directory says: leave out token_weights=$"):
         fastflow.fit(sentences, directory, "none", pooling="model", token_weights="sif")
 
 

@@ -19,11 +19,12 @@ from fastflow.stages import calibration
 from fastflow.stages.calibration import Stage
 from fastflow.stages.pooling import make_raw
 from fastflow.stages.truncation import Rows
-from fastflow.train.choice.separability import Views
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted, take_sample
 from fastflow.train.methods.closed_forms import mask_constant
+from fastflow.train.reporter import name_options
+from fastflow.train.selection.separability import Views
 
 SPREAD_OUT = 0.2  # mean cosine of random pairs: untuned encoders have over 0.43, tuned ones up to 0.18
 PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"
@@ -38,8 +39,8 @@ def measure_change(fitted: Fitted, pooled: Rows, views: Views | None = None) -> 
     if constant:
         out["constant_channels"] = [constant, x.shape[1]]
     if views:
-        after = views.judge(partial(calibration.apply_wide, fitted.stages))
-        out["separability"] = {"before": round(views.judge(), 4), "after": round(after, 4)}
+        after = views.measure(partial(calibration.apply_wide, fitted.stages))
+        out["separability"] = {"before": round(views.measure(), 4), "after": round(after, 4)}
     if fitted.bits:
         out["bits_per_dimension"] = [{"gaussian": round(b, 4), "flow": round(a, 4)} for b, a in fitted.bits]
     return out
@@ -180,16 +181,19 @@ def _note_cosine(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]
 
 def write_warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
     """Write warnings about the measures."""
-    out, kept = [], calibration.keeps_mean(stages)
+    out: list[str] = []
+    kept = calibration.keeps_mean(stages)
     cosine = measures["isotropy"]["before"]["mean_cosine"]
     if stages and abs(cosine) < SPREAD_OUT:
         advice = {
-            "texts": "weights and calibration may harm: compare --token-weights none --method none",
+            "texts": "weights and calibration may harm: compare {token_weights:none} {method:none}",
             "vectors": "a calibration may harm: compare cosines of pairs of your own before and after it",
         }
         out.append(
-            f"the pooled embeddings are spread out already (mean cosine of random pairs {cosine:.2f}), as an encoder "
-            f"tuned for similarity leaves them; {advice[unit]}"
+            name_options(
+                f"the pooled embeddings are spread out already (mean cosine of random pairs {cosine:.2f}), as an "
+                f"encoder tuned for similarity leaves them; {advice[unit]}"
+            )
         )
     if is_less_isotropic(measures["isotropy"]["before"], measures["isotropy"]["after"], kept):
         out.append(
@@ -197,14 +201,19 @@ def write_warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str 
         )
     for stage in measures.get("bits_per_dimension", []):
         if stage["flow"] > stage["gaussian"]:
-            out.append("the flow fits the corpus WORSE than a plain Gaussian; train longer, or lower --lr")
+            out.append(
+                name_options("the flow fits the corpus WORSE than a plain Gaussian; train longer, or lower {lr}")
+            )
     if "spearman" in measures:
         score = {when: found["average"]["all"] for when, found in measures["spearman"].items()}
         if score["after"] < score["before"]:
-            out.append(f"Spearman FELL from {score['before']} to {score['after']}; use --method none here")
+            out.append(name_options("Spearman FELL from {before} to {after}; use {method:none} here", **score))
         if "raw" in score and score["after"] < score["raw"]:
             out.append(
-                f"Spearman is {score['after']}, and {score['raw']} by raw pooling; use --pooling first-last "
-                "--token-weights none --method none here"
+                name_options(
+                    "Spearman is {after}, and {raw} by raw pooling; use {pooling:first-last} {token_weights:none} "
+                    "{method:none} here",
+                    **score,
+                )
             )
     return out

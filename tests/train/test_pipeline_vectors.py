@@ -1,11 +1,10 @@
-"""A calibration of vectors made elsewhere: what is fitted, what decides, what is refused."""
+"""A closed form of vectors made elsewhere: what is fitted, what decides, what is refused."""
 
 import json
 import warnings
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 
 import fastflow
@@ -14,9 +13,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.matrix import Matrix
 from fastflow.model.artifact import load_model, open_model
 from fastflow.model.verify import verify
-from fastflow.train.fits.vectors import MOST, OPTIONS, PART, count_held_out, draw, recommend_method, split
-from fastflow.train.methods.chain import HELD_OUT
-from fastflow.train.options import Options
+from fastflow.train.pipeline.vectors import OPTIONS, draw, recommend_method
 
 from support.matrices import make_vectors
 
@@ -68,7 +65,7 @@ def test_how_vectors_lie_in_memory_changes_nothing(tmp_path):
 
 def test_statistics_are_of_every_row_and_equal_numpys():
     x = make_vectors(20_000, 8)  # more than a block of them
-    found = fit_params(x, stop=None)  # None: as if it were not named
+    found = fit_params(x)
     wide = x.astype(np.float64)
     assert np.allclose(found["mean"], wide.mean(axis=0), rtol=1e-10)
     assert np.allclose(found["deviation"], wide.std(axis=0), rtol=1e-10)
@@ -77,14 +74,12 @@ def test_statistics_are_of_every_row_and_equal_numpys():
 def test_auto_is_one_fixed_method_and_a_named_one_is_kept_unjudged(npy, tmp_path):
     for dim, method in ((256, "nullspace:10"), (100, "nullspace:10"), (32, "nullspace:3"), (3, "nullspace:1")):
         assert recommend_method(dim) == method
-    flow = ("--batch-size", 32, "--stop", "budget")
-    for method, options, chosen, rule, reason in (
-        ("auto", (), "nullspace:3", "fixed", "auto took nullspace:3, which is fixed: without an encoder"),
-        ("whiten:4,standardize", (), "", "named", "whiten:4,standardize was kept as it was fitted: without an encoder"),
-        ("flow", flow, "", "budget", "flow was kept as it was after its last step: without an encoder"),
+    for method, chosen, rule, reason in (
+        ("auto", "nullspace:3", "fixed", "auto took nullspace:3, which is fixed: without an encoder"),
+        ("whiten:4,standardize", "", "named", "whiten:4,standardize was kept as it was fitted: without an encoder"),
     ):
         out = tmp_path / method
-        said = train(npy, "-o", out, "--method", method, *options)
+        said = train(npy, "-o", out, "--method", method)
         assert f"{reason} there are no dropout views, so nothing judged" in said
         assert reason in (card := (out / "README.md").read_text())
         model = open_model(out)
@@ -97,80 +92,40 @@ def test_auto_is_one_fixed_method_and_a_named_one_is_kept_unjudged(npy, tmp_path
         assert verify(out)[0] == "2 files match their sha256"
 
 
-@pytest.mark.slow
-def test_a_flow_stops_where_held_out_vectors_are_most_likely():
-    fit = fastflow.fit(x := make_vectors(), method="flow", batch_size=32, epochs=3)
-    (look,) = fit.choice.fitted.looks
-    values = dict(look["history"])
-    step = look["kept_step"]
-    assert step == max(values, key=values.get)
-    assert look[HELD_OUT] == pytest.approx(values[step], abs=1e-4)
-    measured = fit.choice.fitted.flows[0].bits_per_dimension(torch.from_numpy(x[split(len(x), 0)[1]]))
-    assert look[HELD_OUT] == pytest.approx(-float(measured.detach()), rel=1e-6)
-    assert fit.report["choice"]["rule"] == "likelihood of held-out vectors"
-    said, last = fit.report["reasons"]
-    bits = f"{-look[HELD_OUT]:.3f} bits per dimension"
-    assert (
-        f"kept step {step} of {look['steps']}, where 20 held-out vectors were most likely, {bits}; likelihood" in said
-    )
-    assert "likelihood does not see similarity" in said
-    assert "nothing judged the calibration by similarity" in last
-
-
-def test_held_out_rows_are_drawn_by_the_seed():
-    for count, kept in ((2, 1), (PART, 1), (10 * PART, 10), (10**7, MOST)):
-        assert count_held_out(count) == kept
-    train, out = split(205, 7)
-    assert len(out) == count_held_out(205)
-    assert sorted([*train, *out]) == list(range(205))
-    assert (np.diff(train) > 0).all()
-    assert (np.diff(out) > 0).all()
-    assert np.array_equal(split(205, 7)[1], out)
-    assert not np.array_equal(split(205, 8)[1], out)
-
-
-@pytest.mark.slow
-def test_held_out_vectors_are_not_trained_on():
-    """Their order is the sum of the same terms; a batch would notice."""
-    x = make_vectors(600)
-    kept = fastflow.fit(x, method="flow", epochs=2)
-    assert kept.choice.fitted.looks[0]["kept_step"] > 0
-    for rows, same in zip(split(len(x), 0), (False, True), strict=True):
-        turned = x.copy()
-        turned[rows] = x[rows[::-1]]
-        other = fit_params(turned, "flow", epochs=2)
-        equal = [np.array_equal(array, other[name]) for name, array in kept.stages[0].params.items()]
-        assert all(equal) == same
-
-
 FLAGS = (
     "--encoder default|--pooling first-last|--token-weights none|--max-length 64|--encoder-dropout|--eval .|"
     "--sentences|--stream|--device cpu|--cache-folder c|--reference-encoder|--text-field a|--format txt|"
-    "--delimiter ,|--no-header|--errors strict"
+    "--delimiter ,|--no-header|--errors strict|--stop budget|--levels 2|--seed 1 --lr 1|--log-dir d|--resume"
 )
 
 
 def test_options_of_texts_are_refused_by_name_even_at_their_default(npy, tmp_path):
     for flags in FLAGS.split("|"):
-        named = flags.split()[0]
+        named = flags.split()[-2 if "--seed" in flags else 0]
         said = train(npy, "-o", tmp_path / "m", *flags.split(), code=2)
         assert said == f"fastflow: {named} is for texts and their encoder, and these are vectors: leave it out\n"
         assert not (tmp_path / "m").exists()
-    others = {"pooling": "last", "token_weights": "none", "device": "cuda", "language": "de"}  # than the default
-    for name in ("encoder", "cache_folder", "eval", *(name for name in vars(Options()) if name not in OPTIONS)):
-        with pytest.raises(UsageError, match=f"^{name} is for texts and their encoder"):
-            fastflow.fit(make_vectors(), **{name: others.get(name, getattr(Options(), name, None) or "c")})
+    others = {"encoder": "c", "cache_folder": "c", "eval": "c", "log_dir": "c", "pooling": "last", "depth": 2}
+    for name, value in (others | {"token_weights": "none", "device": "cuda", "language": "de", "lr": 1.0}).items():
+        with pytest.raises(UsageError, match=f"^{name}= is for texts and their encoder") as refused:
+            fastflow.fit(make_vectors(), **{name: value})
+        assert refused.value.option == name
+        assert name not in OPTIONS
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stop": "rule"}, "^stop rule judges by the encoder's dropout, and vectors have no encoder"),
-        ({"stop": "budget"}, "^stop is for a flow, and method auto fits none to vectors"),
-        ({"stop": "likelihood", "method": "whiten"}, "^stop is for a flow, and method whiten fits none"),
-        ({"method": "none"}, "^method none leaves vectors as they are"),
+        ({"method": "none"}, "^method=none leaves vectors as they are"),
         ({"method": "whiten:33"}, "whiten:33 is out of range"),
-        ({"method": "flow", "levels": 4, "sample": 60}, "60 rows are too few, at least 67 are needed for flow"),
+        ({"spectrum": 0.3}, "^spectrum= is of recolour, which method=nullspace lacks"),
+        *(
+            (
+                {"method": method, "sample": 60},
+                rf"^method={method} trains a flow, .*: name a closed form, nullspace\[:K\]",
+            )
+            for method in ("flow", "whiten:8,flow")
+        ),
     ],
 )
 def test_options_that_no_fit_to_vectors_can_have(options, message):
@@ -212,9 +167,7 @@ def test_constant_vectors_are_named_and_stay_0():
             fastflow.fit(x, method=method)
 
 
-@pytest.mark.parametrize(
-    ("method", "rows"), [("whiten:8", 9), ("nullspace:4", 6), ("standardize", 2), ("auto", 5), ("flow", 67)]
-)
+@pytest.mark.parametrize(("method", "rows"), [("whiten:8", 9), ("nullspace:4", 6), ("standardize", 2), ("auto", 5)])
 def test_the_least_number_of_rows_is_enough(method, rows):
     x = make_vectors(1000)
     assert fastflow.fit(x[:rows], method=method).stages
@@ -225,7 +178,7 @@ def test_the_least_number_of_rows_is_enough(method, rows):
 def test_rows_of_zeros_are_a_warning_that_names_the_first(monkeypatch):
     x = make_vectors()
     x[[30, 70]] = 0
-    monkeypatch.setattr("fastflow.train.fits.vectors.BLOCK", 16)
+    monkeypatch.setattr("fastflow.train.pipeline.vectors.BLOCK", 16)
     with pytest.warns(UserWarning, match="2 of 400 vectors are all zeros, the first is row 30"):
         fastflow.fit(x, method="standardize")
     x = make_vectors()
@@ -256,15 +209,12 @@ def test_a_fit_in_python_is_the_fit_of_the_command(npy, tmp_path):
     vectors = np.load(npy)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit = fastflow.fit(vectors, method="flow", seed=4, batch_size=32)
-    assert repr(fit) == (
-        "<Fit: flow(2x3, width 32, additive, reversal) -> recolour(spectrum 0.75, mean share 0, 2 demoted), "
-        "fitted on 400 vectors>"
-    )
+        fit = fastflow.fit(vectors, method="whiten,recolour", seed=4, sample=300)
+    assert repr(fit) == "<Fit: whiten(32) -> recolour(spectrum 0.75, mean share 0, 2 demoted), fitted on 300 vectors>"
     assert (fit.encoder, fit.texts, fit.report["pooling"]) == (None, [], None)
     json.dumps(fit.report)
     fit.save(tmp_path / "python")
-    train(npy, "-o", tmp_path / "command", "--method", "flow", "--seed", 4, "--batch-size", 32)
+    train(npy, "-o", tmp_path / "command", "--method", "whiten,recolour", "--seed", 4, "--sample", 300)
     assert (tmp_path / "python" / CALIBRATION).read_bytes() == (tmp_path / "command" / CALIBRATION).read_bytes()
     with fit.runtime() as runtime:
         assert np.array_equal(runtime.transform(vectors), fastflow.Runtime(tmp_path / "python").transform(vectors))
@@ -273,8 +223,8 @@ def test_a_fit_in_python_is_the_fit_of_the_command(npy, tmp_path):
 
 
 def test_a_dry_run_reads_the_head_and_writes_nothing(npy, tmp_path):
-    said = train(npy, "-o", tmp_path / "m", "--dry-run", "--method", "flow")
-    assert "400 of 32 numbers, no encoder; method: flow, stopped by held-out likelihood" in said
+    said = train(npy, "-o", tmp_path / "m", "--dry-run", "--method", "whiten:8")
+    assert "400 of 32 numbers, no encoder; method: whiten:8" in said
     assert not (tmp_path / "m").exists()
 
 

@@ -24,14 +24,13 @@ from fastflow.model.verify import verify
 from fastflow.stages.calibration import Stage, apply
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
-from fastflow.train.fits import fitting
-from fastflow.train.methods.against import fit_named
+from fastflow.train.export import export as exporting
+from fastflow.train.export import summary as report
+from fastflow.train.export.export import TEXTS, measure_precision
+from fastflow.train.export.result import write_vector_card
+from fastflow.train.methods import fit_named
 from fastflow.train.methods.chain import Fitted
-from fastflow.train.ship import export as exporting
-from fastflow.train.ship import proof
-from fastflow.train.ship import summary as report
-from fastflow.train.ship.export import TEXTS, measure_precision
-from fastflow.train.ship.result import write_vector_card
+from fastflow.train.pipeline import fit as fitting
 
 from support import stages
 from support.builders import LAYERED
@@ -176,8 +175,8 @@ def spoil_backend(monkeypatch, name):
         monkeypatch.setattr(backend, name, wrong)
         return backend
 
-    proof_opens = proof.open_backend
-    monkeypatch.setattr(proof, "open_backend", open_wrong)
+    proof_opens = exporting.open_backend
+    monkeypatch.setattr(exporting, "open_backend", open_wrong)
 
 
 def change_weights(monkeypatch):
@@ -228,7 +227,7 @@ def test_proof_accepts_a_whitening_that_amplifies_noise(tmp_path, encoder, poole
     fitted = fitted_by("whiten", pooled[rows])
     exact, plain = (apply([fitted.stages[0].astype(d)], pooled[rows].astype(d)) for d in (np.float64, np.float32))
     unit = [z / np.linalg.norm(z, axis=1, keepdims=True) for z in (exact, plain)]
-    assert np.abs(unit[0] - unit[1]).max() > proof.AGREEMENT
+    assert np.abs(unit[0] - unit[1]).max() > exporting.AGREEMENT
     write(tmp_path / "m", encoder, fitted, sentences[rows])
     assert verify(tmp_path / "m")
 

@@ -42,7 +42,7 @@ class Views:
     first: NDArray[np.float64]
     second: NDArray[np.float64]
 
-    def judge(self, calibrate: Calibrate | None = None, centred: bool = False) -> float:
+    def measure(self, calibrate: Calibrate | None = None, centred: bool = False) -> float:
         """Measure the separability after ``calibrate``; ``centred``: about the mean."""
         first, second = (side if calibrate is None else calibrate(side) for side in (self.first, self.second))
         if centred:
@@ -73,7 +73,6 @@ class Keeper:
     """The best state of a flow by ``measure(flow)``, and the history of (step, value)."""
 
     measure: Callable[[Flow], float]
-    what: str = "separability"
     history: list[tuple[int, float]] = field(default_factory=list)
     best: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -95,7 +94,7 @@ class Keeper:
 
     def record(self) -> dict[str, Any]:
         history = [[step, round(value, 4) if np.isfinite(value) else None] for step, value in self.history]
-        return {"kept_step": self.step, "steps": self.history[-1][0], self.what: self.value, "history": history}
+        return {"kept_step": self.step, "steps": self.history[-1][0], "separability": self.value, "history": history}
 
     def _find_best(self) -> tuple[int, float]:
         return max(self.history, key=lambda look: look[1] if np.isfinite(look[1]) else -np.inf)

@@ -18,8 +18,8 @@ from fastflow.files import windows
 from fastflow.model import Model
 from fastflow.session import Session
 from fastflow.stages.pooling import parse_pooling
-from fastflow.train.fits import input_model as fit_input
-from fastflow.train.fits.fitting import Fitting
+from fastflow.train import command as fit_input
+from fastflow.train.data.corpus import corpus_hash
 
 from support.builders import make_encoder, make_model, make_sentences
 from support.written import read_back
@@ -112,7 +112,7 @@ def test_the_fit_reads_the_column_and_the_prompt_of_the_embedding(embed, tmp_pat
     vectors, columns = read_back(tmp_path / "out.parquet")
     assert np.array_equal(vectors, Runtime(tmp_path / "m").encode(seen, prompt="so "))
     assert columns["key"] == list(map(str, range(len(lines))))
-    assert Runtime(tmp_path / "m").session.model.manifest["training"]["corpus_sha256"] == fit_input.corpus_hash(
+    assert Runtime(tmp_path / "m").session.model.manifest["training"]["corpus_sha256"] == corpus_hash(
         list(dict.fromkeys(("so " + line).strip() for line in seen if line.strip()))
     )
     (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\na dog\ta cat\n")
@@ -137,7 +137,7 @@ def test_texts_that_are_too_few_are_one_sentence(embed, tmp_path):
 
 
 def test_options_that_clash_are_refused_by_name_before_anything_is_read(embed, tmp_path, vector_model, monkeypatch):
-    monkeypatch.setattr(fit_input, "Fitting", None)
+    monkeypatch.setattr(fit_input, "fit_texts", None)
     monkeypatch.setattr(fit_input, "open_encoder", None)
     out, stdin = tmp_path / "o.npy", {"source": "-", "input": "a\n"}
     for options, given, code, message in (
@@ -183,7 +183,7 @@ def test_an_interrupted_run_is_continued_with_the_same_model(embed, tmp_path, mo
     interrupt(monkeypatch)
     assert embed("-o", out, *saved).exit_code == 130
     if keep:
-        monkeypatch.setattr(fit_input, "Fitting", None)  # not needed again
+        monkeypatch.setattr(fit_input, "fit_texts", None)  # not needed again
     said = succeeds(embed("-o", out, *saved, "--resume"))
     assert "16 done before" in said
     assert (f"continues with the model in {tmp_path / 'm'}" in said) is keep
@@ -206,14 +206,14 @@ def test_a_model_of_another_run_is_not_continued(embed, tmp_path, monkeypatch, s
 
 
 def test_a_file_that_grows_during_the_fit_is_an_error(embed, tmp_path, source, monkeypatch):
-    run = Fitting.run
+    run = fit_input.fit_texts
 
-    def growing(fitting, texts, names):
-        fit = run(fitting, list(texts), names)
+    def growing(encoder, options, texts, *given):
+        fit = run(encoder, options, list(texts), *given)
         source.write_text(source.read_text() + "one more\n")
         return fit
 
-    monkeypatch.setattr(Fitting, "run", growing)
+    monkeypatch.setattr(fit_input, "fit_texts", growing)
     refuses(embed("-o", tmp_path / "out.npy"), "in.txt was changed while it was read", 1)
     assert not (tmp_path / "out.npy").exists()
 
