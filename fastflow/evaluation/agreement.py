@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.exports.record import Record, read_record
+from fastflow.exports.record import ExportRecord, read_record
 from fastflow.model.encoder import is_static
 from fastflow.model.sentence.directory import read_modules
 from fastflow.runtime import Runtime
@@ -158,7 +158,7 @@ def compare_with_onnx(path: Path, exported: Path | None = None) -> Agreement:
     return _judge(found, single, encode_exactly, "ONNX Runtime", record.dtype)
 
 
-def _encode(runtime: Runtime, given: Sequence[dict[str, Any]], record: Record | None) -> list[NDArray[Any]]:
+def _encode(runtime: Runtime, given: Sequence[dict[str, Any]], record: ExportRecord | None) -> list[NDArray[Any]]:
     asked = {} if record is None else record.options()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
