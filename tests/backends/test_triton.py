@@ -206,7 +206,7 @@ def test_a_file_is_read_and_tokenised_ahead(standin, model, sentences, tmp_path,
     source.write_text("\n".join([*sentences[:70], *sentences[:9]]), encoding="utf-8")
     runtime, exact = on_standin(model), Runtime(model, backend="reference")
     heard_by(threads, monkeypatch)
-    embed.embed_file(runtime, str(source), tmp_path / "out.npy", embed.Settings(dedupe=dedupe), Run(quiet=True))
+    embed.embed_file(runtime, str(source), tmp_path / "out.npy", embed.EmbedConfig(dedupe=dedupe), Run(quiet=True))
     assert_same(np.load(tmp_path / "out.npy"), exact.encode([*sentences[:70], *sentences[:9]]))
     assert ("fastflow-prefetch" in threads) is not dedupe
 
