@@ -16,22 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.database import (
-    DTYPES,
-    ROWS,
-    TABLE,
-    check_rows,
-    check_texts,
-    columns_of,
-    fold_case,
-    matrix,
-    quote_name,
-    read_only,
-    reading,
-    run_of,
-    select_in,
-    width_of,
-)
+from fastflow.files import database
 from fastflow.files.read import InputFormat
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.sources import Sources, one_text
@@ -160,8 +145,8 @@ TOKEN = re.compile(
 
 def find_model(path: Path) -> str | None:
     """Return the model that the .db names, or None; raises if it is missing."""
-    with reading(path) as db:
-        name = run_of(db, path).get("model")
+    with database.reading(path) as db:
+        name = database.run_of(db, path).get("model")
     if name in PACKAGED:
         return str(PACKAGED[name])
     if name is not None and not (os.path.isabs(name) and os.path.isdir(name)):  # else it would pass for a Hub id
@@ -176,9 +161,9 @@ class Database(Source):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with reading(path) as db:
-            self.run = run_of(db, path)
-            self.columns = columns_of(db)
+        with database.reading(path) as db:
+            self.run = database.run_of(db, path)
+            self.columns = database.columns_of(db)
         name = self.run.get("id_field") or "id"
         self.id_column = name if name in self.columns else None
         self._identity = self._stat()
@@ -186,29 +171,29 @@ class Database(Source):
         self.kind = KINDS.get(self.precision, self.kind)
         self.fingerprint, self.normalized = self.run.get("fingerprint"), bool(self.run.get("normalized"))
         self.truncated = self.run.get("truncate_dim") is not None
-        self._dtype, self._width = np.dtype(DTYPES[self.precision]), width_of(self.run)
+        self._dtype, self._width = np.dtype(database.DTYPES[self.precision]), database.width_of(self.run)
 
     def count(self) -> int:
         with self._open() as db:
-            return int(db.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0])  # noqa: S608 (a fixed name)
+            return int(db.execute(f"SELECT count(*) FROM {database.TABLE}").fetchone()[0])  # noqa: S608 (a fixed name)
 
     def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
         condition = "" if where is None else f" WHERE {check_condition(where, self.columns)}"
         with self._open(where) as db:
             last = -1
-            cursor = db.execute(f"SELECT row, vector FROM {TABLE}{condition} ORDER BY row")  # noqa: S608 (checked)
-            while found := cursor.fetchmany(ROWS):
+            cursor = db.execute(f"SELECT row, vector FROM {database.TABLE}{condition} ORDER BY row")  # noqa: S608 (checked)
+            while found := cursor.fetchmany(database.ROWS):
                 rows, vectors = zip(*found, strict=True)
                 with self._check_content():
-                    last = check_rows(rows, last)
+                    last = database.check_rows(rows, last)
                 yield np.array(rows, np.int64), self._matrix(rows, vectors)
 
     def numbers(self, where: str) -> Rows:
         with self._open(where) as db:
-            sql = f"SELECT row FROM {TABLE} WHERE {check_condition(where, self.columns)} ORDER BY row"  # noqa: S608 (checked)
+            sql = f"SELECT row FROM {database.TABLE} WHERE {check_condition(where, self.columns)} ORDER BY row"  # noqa: S608 (checked)
             rows = [row for (row,) in db.execute(sql)]
         with self._check_content():
-            check_rows(rows, -1)
+            database.check_rows(rows, -1)
         return np.array(rows, np.int64)
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
@@ -217,14 +202,14 @@ class Database(Source):
 
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
         rest = [name for name in self.columns if name not in ("row", "text", self.id_column)]
-        given = "NULL" if self.id_column is None else quote_name(self.id_column)
-        names = ", ".join(["row", "text", given, *map(quote_name, rest)])
+        given = "NULL" if self.id_column is None else database.quote_name(self.id_column)
+        names = ", ".join(["row", "text", given, *map(database.quote_name, rest)])
         rows = self._read_rows(names, [row for row, _ in found])
         hits = []
         for row, score in found:
             _, text, identity, *values = rows[row]
             with self._check_content():
-                check_texts([row], [text])
+                database.check_texts([row], [text])
                 if isinstance(identity, bytes):
                     raise ValueError(f"row {row}: its id is bytes, neither text nor a number")
             hits.append(Hit(row, score, text, identity, dict(zip(rest, values, strict=True))))
@@ -235,8 +220,8 @@ class Database(Source):
 
     def _read_rows(self, names: str, rows: list[int]) -> dict[int, Sequence[Any]]:
         with self._open() as db:
-            sql = f"SELECT {names} FROM {TABLE} WHERE row IN"  # noqa: S608 (our names)
-            return {each[0]: each for each in select_in(db, sql, rows)}
+            sql = f"SELECT {names} FROM {database.TABLE} WHERE row IN"  # noqa: S608 (our names)
+            return {each[0]: each for each in database.select_in(db, sql, rows)}
 
     @contextmanager
     def _check_content(self) -> Iterator[None]:
@@ -247,7 +232,7 @@ class Database(Source):
 
     def _matrix(self, rows: Sequence[int], vectors: Sequence[Any]) -> NDArray[Any]:
         with self._check_content():
-            found = matrix(rows, vectors, self._dtype, self._width)
+            found = database.matrix(rows, vectors, self._dtype, self._width)
         if self.precision in FLIPPED:
             return (found.view(np.uint8) ^ np.uint8(128)).view(FLIPPED[self.precision])
         return found
@@ -255,10 +240,10 @@ class Database(Source):
     @contextmanager
     def _open(self, where: str | None = None) -> Iterator[sqlite3.Connection]:
         try:
-            with reading(self.path) as db:
+            with database.reading(self.path) as db:
                 if self._stat() != self._identity:
                     raise FastflowError(f"{self.path} was changed since it was opened; open it again")
-                read_only(db, TABLE)
+                database.read_only(db, database.TABLE)
                 yield db
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             if where is not None:
@@ -278,13 +263,13 @@ def check_condition(where: str, columns: Sequence[str]) -> str:
 
     SQLite would take an unknown name in double quotes as a text.
     """
-    depth, known = 0, {fold_case(name) for name in columns}
+    depth, known = 0, {database.fold_case(name) for name in columns}
     for token in TOKEN.finditer(where):
         depth += {"(": 1, ")": -1}.get(token["round"] or "", 0)
         if depth < 0:
             break
         name = token["name"]
-        if name is not None and fold_case(name.replace('""', '"')) not in known:
+        if name is not None and database.fold_case(name.replace('""', '"')) not in known:
             raise refuse(where, f"no column is called {name!r} (a text needs single quotes)", columns)
     if depth or not where.strip():
         raise refuse(where, "its parentheses do not match" if depth else "it is empty", columns)

@@ -141,9 +141,7 @@ def test_columns_and_values_that_do_not_fit_are_refused(desk):
     said = "x.db has the column n: fill it, by --keep or fields= of Index.add"
     assert_one_sentence(embed("old.jsonl", "--append", "-q", ids=("--id-field", "id")), 2, said)
     assert_one_sentence(
-        embed("old.jsonl", "--append", "-q", ids=("--keep", "n")),
-        2,
-        "with --id-field 'id', and this run is without",
+        embed("old.jsonl", "--append", "-q", ids=("--keep", "n")), 2, "with --id-field 'id', and this run is without"
     )
     for row, said in (
         ((7, "a fox", 1), "line 1: the id 7 is int, and others are not, so '7' and 7 would be two rows"),
@@ -179,9 +177,7 @@ def test_a_database_of_others_gets_the_tables_and_keeps_its_own(desk):
     with closing(sqlite3.connect("own.db")) as db, db:
         db.execute("CREATE TABLE texts AS SELECT 'hi' AS text")
     assert_one_sentence(
-        embed("old.jsonl", "--append", "-q", out="own.db"),
-        2,
-        "own.db has a table texts or run of another program, and",
+        embed("old.jsonl", "--append", "-q", out="own.db"), 2, "own.db has a table texts or run of another program, and"
     )
 
 
@@ -242,10 +238,7 @@ def test_an_index_adds_and_deletes_rows_and_finds_them(desk, hold):
             with pytest.raises(FastflowError, match=said):
                 call()
     np.save("x.npy", np.ones((2, 3), np.float32))
-    with (
-        Index("x.npy") as index,
-        pytest.raises(UsageError, match="this is a file of vectors only"),
-    ):
+    with Index("x.npy") as index, pytest.raises(UsageError, match="this is a file of vectors only"):
         index.add(["a"])
 
 

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fastflow.cache_folder import OWN
 from fastflow.cli import main
 from fastflow.files import cached_files as cache
-from fastflow.files.cached_files import describe
 from fastflow.files.write.partial import open_partial
 from fastflow.train.data.embeddings import embed_corpus
 from fastflow.train.data.encoder import open_encoder
@@ -159,12 +157,5 @@ def test_what_cannot_be_removed_is_an_error_that_names_it(kept, monkeypatch):
     refuses(cache.clear, cache.entries(kept.parent), ".npy cannot be removed: Permission denied")
 
 
-def test_an_entry_is_its_owners_alone(tmp_path):
-    before = os.umask(0o022)
-    try:
-        path = tmp_path / ("0" * 64 + ".npy.partial")
-        with open_partial(path, OWN):
-            describe(path, {"corpus": "in.txt"})
-    finally:
-        os.umask(before)
-    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
+def test_an_entry_is_its_owners_alone(kept):
+    assert {stat.S_IMODE(each.stat().st_mode) for each in kept.parent.iterdir()} == {0o600}

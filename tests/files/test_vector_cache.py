@@ -17,15 +17,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.files import vector_cache
-from fastflow.files.vector_cache import (
-    KEY,
-    VectorCache,
-    decides,
-    keys_of,
-    pack_rows,
-    report,
-    unpack_rows,
-)
+from fastflow.files.vector_cache import KEY, VectorCache, decides, keys_of, pack_rows, report, unpack_rows
 
 from support.refusals import refuses
 

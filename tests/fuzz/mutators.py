@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from files.test_parts import DAMAGED
+from files.test_shards import DAMAGED
 from files.test_write_columns import LOOSE, SPOILT
 from model.test_refusals_encoder import CONFIGS, OF_PYTORCH
 from model.test_refusals_model import OF_TEXTS

@@ -16,7 +16,6 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.database import TABLE, read_only
 from fastflow.search import Index
-from fastflow.search import source as module
 from fastflow.search.index import MatrixSource
 from fastflow.search.source import Database, Hit, check_condition, refuse
 from fastflow.stages.vectors import cosine
@@ -180,7 +179,7 @@ def path(tmp_path):
 
 
 def test_all_rows_in_blocks(path, monkeypatch):
-    monkeypatch.setattr(module, "ROWS", 6)
+    monkeypatch.setattr("fastflow.files.database.ROWS", 6)
     source = Database(path)
     assert (source.dim, source.precision, source.fingerprint, source.normalized) == (5, "float32", "f", True)
     rows, vectors = zip(*source.blocks(), strict=True)

@@ -136,7 +136,8 @@ def saved(array):
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_cache_is_made_again(bert, sentences, tmp_path, passes, how):
+def test_a_damaged_cache_is_made_again(bert, sentences, tmp_path, passes, how, monkeypatch):
+    monkeypatch.setattr(embeddings, "WINDOW", 40)
     first = np.array(embed_corpus(sentences, open_one(bert), tmp_path))
     (path,) = tmp_path.glob("*.npy")
     calls = len(passes)

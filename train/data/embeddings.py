@@ -23,7 +23,7 @@ from fastflow.cache_folder import cache_directory as cache_directory
 from fastflow.errors import FastflowError
 from fastflow.files.cached_files import bytes_for_people, describe, description_path
 from fastflow.files.write import Block
-from fastflow.files.write.outputs import NpyFile
+from fastflow.files.write.outputs import NpyFile, OutputFile
 from fastflow.files.write.partial import partial_path
 from fastflow.model.encoder import is_native, is_static
 from fastflow.stages.vectors import first_bad
@@ -166,7 +166,7 @@ def _map(handle: BinaryIO, offset: int, shape: tuple[int, int]) -> NDArray[np.fl
     return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
 
 
-def _fill(file: NpyFile, head: bytes, texts: Sequence[str], embedder: Embedder, reporter: Reporter) -> None:
+def _fill(file: OutputFile, head: bytes, texts: Sequence[str], embedder: Embedder, voice: Voice) -> None:
     row, size = 4 * embedder.dim, os.fstat(file.handle.fileno()).st_size
     if file.handle.read(len(head)) in (head, bytes(len(head))):
         file.rows = (size - len(head)) // row // WINDOW * WINDOW

@@ -44,8 +44,7 @@ def slow(*values):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize(
-    ("of", "precision"),
-    [(2, "binary"), slow(1, "uint8"), slow(3, "float32"), slow(25, "float32")],
+    ("of", "precision"), [(2, "binary"), slow(1, "uint8"), slow(3, "float32"), slow(25, "float32")]
 )
 def test_the_bytes_are_those_of_one_run(model, desk, monkeypatch, suffix, of, precision):
     monkeypatch.setattr(module, "ROWS", 4)
