@@ -5,6 +5,7 @@ Commands, directories and requests have tables of their own, in tests/commands, 
 
 import json
 import os
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class NoValue:
 UNORDERED = [{"a", "b"}, {"a": 1, "b": 2}, b"ab", 3.5, Columns(), np.array("a"), np.zeros((2, 32)), 7]
 NO_COUNTS = [0, -1, "2", 2.0, True, [], NAN]
 COUNT = "must be a whole number of at least 1, not"
-SUBJECTS = {"texts": lambda at: at.model, "vectors": lambda at: at.vector_model,
+SUBJECTS = {"texts": lambda at: at.model, "encoder": lambda at: at.bert, "vectors": lambda at: at.vector_model,
             "table": lambda at: model2vec_dir(at.tmp_path / "table")}  # fmt: skip
 OPTIONS = [
     ({"precision": "int4"}, r"unknown precision 'int4'; known are float32, float16"),
@@ -268,6 +269,15 @@ MODELS = [
         UsageError, lambda at, name: at("model.sharing").pull(name, at.tmp_path / "out"),
         *every(["model", "a/b/c", "../model", "", "@main"], said="takes the id of a repository, such as ORG"),
         ("someone/model@", "someone/model@ names no revision after @"),
+    ),
+    *refuse(
+        FastflowError, lambda at, subject: at("evaluation.agreement").compare_with_st(SUBJECTS[subject](at)),
+        ("encoder", r"was not saved by Sentence Transformers: it has no modules\.json"),
+        ("table", "was not saved by Sentence Transformers: it is a table of model2vec"),
+    ),
+    *refuse(
+        FastflowError, lambda at, code: at("bench.suites.starts").start("peer int8", [sys.executable, "-c", code]),
+        ("raise ValueError('no such file')", "peer int8 failed: ValueError: no such file"),
     ),
     *refuse(
         UsageError, lambda at, address: at("integrations.ray").check_address(address),

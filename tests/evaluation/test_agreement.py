@@ -16,7 +16,6 @@ from fastflow.evaluation.agreement import TOLERANCE, Agreement, compare_vectors,
 
 from support.builders import VOCABULARY, make_encoder
 from support.sentence_dirs import NORMALIZE, dense, make_directory, pooling
-from support.static_dirs import model2vec_dir
 
 
 @pytest.fixture
@@ -62,13 +61,6 @@ def test_too_far_apart(tmp_path):
         with pytest.raises(FastflowError, match="give different vectors"):
             Agreement(1, difference, 1.0).check(tmp_path)
     assert compare_vectors(np.zeros((2, 3)), np.zeros((2, 4))) == (np.inf, -1.0)
-
-
-def test_a_directory_of_another_kind(bert, tmp_path):
-    table = model2vec_dir(tmp_path / "table")
-    for path, why in ((bert, r"it has no modules\.json"), (table, "it is a table of model2vec")):
-        with pytest.raises(FastflowError, match=f"was not saved by Sentence Transformers: {why}"):
-            compare_with_st(path)
 
 
 @pytest.mark.slow

@@ -139,18 +139,3 @@ def test_a_text_that_no_step_can_take_is_an_error(words, plans, place, name):
             compiled(texts)
     with pytest.raises(TypeError, match="text 1 is int, not str"):
         compiled(["a", 1])
-
-
-def test_steps_that_do_not_fit_are_refused(words, plans):
-    flow = flow_of(plans)
-    with pytest.raises(ValueError, match="the pooling has 23 numbers, and the flow takes 24"):
-        embed.Texts(words, CpuTable(Table(np.ones((30, 23), np.float32), None, None)), LIMIT)(flow, ["a"])
-    with pytest.raises(ValueError, match="1 ids are fewer than those at the ends of a text"):
-        embed.Texts(words, CpuTable(table()), 1)
-    compiled = embed.Texts(words, CpuTable(table()), LIMIT).compiled
-    with pytest.raises(ValueError, match=r"out must be \(1, 20\) or narrower, not \(2, 20\)"):
-        compiled.run(flow.compiled, ["a"], np.empty((2, OUT), np.float32), False, 1)
-    with pytest.raises(ValueError, match=r"pooled must be \(1, 24\), not \(1, 20\)"):
-        compiled.run(flow.compiled, ["a"], np.empty((1, OUT), np.float32), False, 1, np.empty((1, OUT), np.float32))
-    with pytest.raises(ValueError, match="a pooling is a Table or an Encoder"):
-        type(compiled)(words.compiled, None, LIMIT, True, -1)

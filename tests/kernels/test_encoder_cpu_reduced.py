@@ -425,12 +425,3 @@ def test_a_flow_under_amx_is_that_of_avx512():
     emulated_number()
     assert processor.isa("amx-emulated") == "avx512"
     assert choose("float32", "amx-emulated") == ("amx-emulated", FLOAT)
-
-
-def test_a_tile_checks_what_it_is_given():
-    tile, short = np.zeros((16, 64), np.uint8), np.zeros((16, 63), np.uint8)
-    for wrong in (0, _cpu.isas()["avx512"][0], 99, -1):
-        with pytest.raises(ValueError, match=f"instruction set {wrong} has no tiles"):
-            _cpu.try_tile(wrong, True, tile, tile, tile)
-    with pytest.raises(ValueError, match="a tile has 16 rows of 64 bytes"):
-        _cpu.try_tile(emulated_number(), True, tile, short, tile)

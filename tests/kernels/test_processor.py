@@ -56,17 +56,6 @@ def test_the_switch_reaches_a_runtime(monkeypatch, float_isa, model):
     assert np.isfinite(runtime.encode(["the dog"])).all()
 
 
-@pytest.mark.parametrize("name", ["avx1024", "AVX2", " portable"])
-def test_one_that_cannot_run_is_an_error_that_lists_what_can(monkeypatch, identity, model, name):
-    with pytest.raises(ValueError, match=rf"instruction set '{name}' cannot run.*usable here:.*portable"):
-        CpuFlow(identity, isa=name)
-    monkeypatch.setenv(SWITCH, name)
-    with pytest.raises(ValueError, match=rf"FASTFLOW_ISA={name} cannot run.*usable here:.*portable"):
-        CpuFlow(identity)
-    with pytest.raises(UsageError, match=rf"FASTFLOW_ISA={name} cannot run"):
-        fastflow.Runtime(model, backend="cpu")
-
-
 def test_an_empty_switch_is_none_and_an_empty_argument_is_an_error(monkeypatch, identity):
     monkeypatch.setenv(SWITCH, "")
     assert CpuFlow(identity).isa == processor.usable_isas()[0]

@@ -7,7 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fastflow.kernels import _cpu
+from fastflow import Runtime
+from fastflow.errors import UsageError
+from fastflow.kernels import _cpu, embed
 from fastflow.kernels import tokens as compiled
 from fastflow.kernels.encoder import PLAIN, PoolingSpec, Unit
 from fastflow.kernels.encoder.cpu import CpuEncoder
@@ -49,6 +51,8 @@ VOCABULARIES = [
 ENDS = np.empty(0, np.int32)
 E_ACUTE, NO_ISAS = ("é".encode(), 0, 0), ("avx1024", "AVX2", " portable")
 ONE, SCORED = Vocabulary(b'{"a":0}'), Vocabulary(b'[["a",0]]')
+WORDS, TILE = compiled.WordPiece(Vocabulary(json.dumps(PIECES).encode()), BERT), np.zeros((16, 64), np.uint8)
+FLOW_24 = CpuFlow(fold([], 24))
 IDENTITY, FLOW = fold([], 8), make.flow(np.random.default_rng(0), 48)
 UNALIGNED = np.frombuffer(bytes(25), np.uint8)[1:].view(np.float32).reshape(2, 3)
 WEIGHTS, MADE = token_weights(1), random_encoder(5, 3, 72, 3, 130)
@@ -95,6 +99,16 @@ def with_weight(value):
     table = token_weights(1)
     table[7] = value
     return {"token_weights": table}
+
+
+def open_embedder(width, limit=16):
+    return embed.Texts(WORDS, CpuTable(Table(zeros(30, width))), limit)
+
+
+def force_runtime(at, name):
+    model = at.model  # made for the session, so before the variable
+    at.monkeypatch.setenv("FASTFLOW_ISA", name)
+    Runtime(model, backend="cpu")
 
 
 def force_isa(at, name):
@@ -264,6 +278,26 @@ ROWS = [
     *refuse(
         ValueError, lambda at, isa: CpuFlow(IDENTITY, isa=isa),
         *((isa, f"instruction set '{isa}' cannot run.*usable here:.*portable") for isa in NO_ISAS),
+    ),
+    *refuse(UsageError, force_runtime, *((isa, f"FASTFLOW_ISA={isa} cannot run") for isa in NO_ISAS)),
+    *refuse(
+        ValueError, lambda at, isa, width: _cpu.try_tile(isa, True, TILE, TILE[:, :width].copy(), TILE),
+        *((isa, 64, f"instruction set {isa} has no tiles") for isa in (0, _cpu.isas().get("avx512", (99,))[0], 99, -1)),
+    ),
+    *refuse(
+        ValueError, lambda at, width, limit=16: open_embedder(width, limit)(FLOW_24, ["a"]),
+        (23, "the pooling has 23 numbers, and the flow takes 24"),
+        (24, 1, "1 ids are fewer than those at the ends of a text"),
+    ),
+    *refuse(
+        ValueError, lambda at, rows, *pooled: open_embedder(24).compiled.run(
+            FLOW_24.compiled, ["a"], zeros(rows, 24), False, 1, *pooled),
+        (2, r"out must be \(1, 24\) or narrower, not \(2, 24\)"),
+        (1, zeros(1, 20), r"pooled must be \(1, 24\), not \(1, 20\)"),
+    ),
+    *refuse(
+        ValueError, lambda at: _cpu.Embedder(WORDS.compiled, None, 16, True, -1),
+        ("a pooling is a Table or an Encoder",),
     ),
     *refuse(ValueError, force_isa, *((isa, f"FASTFLOW_ISA={isa} cannot run.*here:.*portable") for isa in NO_ISAS)),
     *refuse(

@@ -105,14 +105,6 @@ def test_select_repeats_and_reorders_texts():
     assert tokens.select(np.empty(0, np.int64)).offsets.tolist() == [0]
 
 
-@pytest.mark.parametrize(("sign", "vocabulary", "odd"), [(1, 5, "5"), (-1, 6, "-1")])
-def test_an_id_beyond_the_vocabulary_is_named(sign, vocabulary, odd):
-    tokens = pack([2, 0, 3, 1])
-    tokens.check(6)
-    with pytest.raises(FastflowError, match=f"token id {odd};"):
-        tokens._replace(ids=sign * tokens.ids).check(vocabulary)
-
-
 @settings(deadline=None, derandomize=True)
 @given(lengths=st.lists(st.integers(1, 130), max_size=80), texts=st.integers(1, 40), budget=st.integers(1, 600))
 def test_batches_hold_every_row_once_within_budget(lengths, texts, budget):
