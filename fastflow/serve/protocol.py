@@ -14,7 +14,7 @@ from fastflow.serve.requests import refuse_for_now
 from fastflow.serve.service import Service
 
 LINGER = 64 * 2**20  # bytes of a refused body, read and dropped
-SECONDS = 60.0  # between two log lines of ``Rarely``
+SECONDS = 60.0  # between two log lines of ``RateLimitedLog``
 INVALID = "Invalid HTTP request received."
 
 log = logging.getLogger("fastflow.serve")
@@ -22,7 +22,7 @@ log = logging.getLogger("fastflow.serve")
 
 def make_protocol(service: Service) -> type[HttpToolsProtocol]:
     """Make uvicorn's protocol with the limits of ``service``."""
-    settings, metrics, noted = service.settings, service.metrics, Rarely()
+    settings, metrics, noted = service.settings, service.metrics, RateLimitedLog()
 
     class Limited(HttpToolsProtocol):
         _arriving: asyncio.TimerHandle | None = None  # timer for the whole request to arrive
@@ -175,7 +175,7 @@ class Lingering:
         self._connection.end()
 
 
-class Rarely:
+class RateLimitedLog:
     """Logs requests that are not HTTP, at most once in SECONDS."""
 
     def __init__(self) -> None:

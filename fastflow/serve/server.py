@@ -189,7 +189,7 @@ def notify(state: str) -> None:
             to.sendto(state.encode(), address.replace("@", "\0", 1) if address.startswith("@") else address)
 
 
-class Lines(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """Formats a line of the log, with journald's priority before it."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -202,7 +202,7 @@ class Lines(logging.Formatter):
 
 def _configure_log() -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines())
+    handler.setFormatter(LogFormatter())
     for name in ("fastflow.serve", "uvicorn.error"):
         found = logging.getLogger(name)
         found.handlers, found.propagate = [handler], False

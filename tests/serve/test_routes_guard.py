@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import http.client
 import json
 import re
-import socket
 import threading
 
 import pytest
 
-import fastflow
-from fastflow.serve.model import ServedModel
-
-from support.routes import COMPUTED, GETS, HEALTH, POSTS, PUBLIC, check_refusal
-from support.servers import WAIT, request, serving, until
+from support.routes import COMPUTED, GETS, HEALTH, NEEDED, POSTS, PUBLIC, check_refusal, with_field
+from support.servers import WAIT, Gate, request, serving, until
 
 
 @pytest.mark.parametrize("path", [*POSTS, *GETS])
@@ -55,9 +52,6 @@ def test_a_key_is_described_where_one_is_needed(locked):
     assert {locked.get(path).status for path in PUBLIC} == {200}
 
 
-# ---- names that lead here
-
-
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:80", "127.0.0.1", "127.0.0.1:9", "[::1]", "[::1]:80", "127.0.0.2", "my-desk:8080"]
 )
@@ -80,69 +74,60 @@ def test_any_name_goes_with_a_key_and_beyond_this_machine(server):
         assert locked.get("/info", host="my.example", authorization="Bearer k").status == 200
 
 
-class Gated(ServedModel):
-    def __init__(self) -> None:
-        super().__init__(fastflow.Runtime(None, "cpu"))
-        self.gate, self.entered = threading.Event(), threading.Event()
-        self.gate.set()
-        self.texts = 0
-
-    def embed(self, tokens, how):
-        self.entered.set()
-        assert self.gate.wait(WAIT)
-        self.texts += len(tokens.offsets) - 1
-        return super().embed(tokens, how)
-
-
 @pytest.fixture
 def gated(library):
-    """A server that computes a first request until the gate of its model opens, and that model."""
-    model = Gated()
-    with serving(model, rate=50_000.0, max_queue=0.02, max_bodies=40_000_000, search=library) as server:
-        model.gate.clear()
+    """A server that computes a first request until the gate of its model opens, and that gate."""
+    with serving(rate=50_000.0, max_queue=0.02, max_bodies=40_000_000, search=library) as server:
+        gate = server.service.model.embed = Gate(server.service.model.embed)
         held = threading.Thread(target=server.post, args=("/embed", {"inputs": "first"}))
         held.start()
-        assert model.entered.wait(WAIT)
-        yield server, model
-        model.gate.set()
+        assert gate.entered.wait(WAIT)
+        yield server, gate
+        gate.opened.set()
         held.join(WAIT)
 
 
+@contextlib.contextmanager
+def waiting(server, texts):
+    """A request that waits in the queue; at the end, its answer has come."""
+    thread = threading.Thread(target=server.post, args=("/embed", {"inputs": texts}))
+    thread.start()
+    until(lambda: server.service.engine.queue.jobs == 1)
+    yield
+    thread.join(WAIT)
+
+
 def test_a_client_that_hangs_up_is_not_computed_on_any_route(gated):
-    server, model = gated
+    server, gate = gated
     for at, path in enumerate(COMPUTED, 1):
         with server.connect() as connection:
             connection.sendall(request(path, json.dumps(POSTS[path]).encode()))
             until(lambda: server.service.engine.queue.jobs == 1)
         until(lambda at=at: server.service.metrics.value("fastflow_cancelled_requests") == at)
-    model.gate.set()
+    gate.opened.set()
     assert server.post("/embed", {"inputs": "b"}).status == 200
-    assert model.texts == 2
+    assert sum(len(tokens.offsets) - 1 for tokens, _ in gate.seen) == 2  # "first" and "b"
     until(lambda: server.service.active == 0)
     assert server.service.engine.queue.jobs == 0
 
 
 def test_overload_is_429_at_once_and_before_a_body_is_read(gated):
-    server, model = gated
-    texts = ["word " * 100] * 20  # 0.04 s of work, and a request may wait 0.02 s
-    waiting = threading.Thread(target=server.post, args=("/embed", {"inputs": texts}))
-    waiting.start()
-    until(lambda: server.service.engine.queue.jobs == 1)
-    for path in COMPUTED:
-        for answer in (server.post(path, POSTS[path]), server.ask("POST", path, raw=b"no json")):
-            says = "the server is busy: try again in …s, or start it with a larger --max-queue-seconds"
-            check_refusal(server, path, answer, "overloaded", says)
-            assert answer.headers["retry-after"] == "1"
-    assert server.post("/embed", {"inputs": ["a", "b"]}).status == server.post("/", {"inputs": "a"}).status == 429
-    assert [server.get(path).status for path in ("/", "/info")] == [200, 200]
-    assert server.post("/tokenize", {"inputs": "a"}).status == 200
-    model.gate.set()
-    waiting.join(WAIT)
+    server, gate = gated
+    with waiting(server, ["word " * 100] * 20):  # 0.04 s of work, and a request may wait 0.02 s
+        for path in COMPUTED:
+            for answer in (server.post(path, POSTS[path]), server.ask("POST", path, raw=b"no json")):
+                says = "the server is busy: try again in …s, or start it with a larger --max-queue-seconds"
+                check_refusal(server, path, answer, "overloaded", says)
+                assert answer.headers["retry-after"] == "1"
+        assert server.post("/embed", {"inputs": ["a", "b"]}).status == server.post("/", {"inputs": "a"}).status == 429
+        assert [server.get(path).status for path in ("/", "/info")] == [200, 200]
+        assert server.post("/tokenize", {"inputs": "a"}).status == 200
+        gate.opened.set()
     assert server.service.metrics.value("te_request_failure", err="overloaded") == 2 * len(COMPUTED) + 2
 
 
 def test_a_draining_server_finishes_and_takes_nothing_new(gated):
-    server, model = gated
+    server, gate = gated
     server.service.draining = True
     for path in [*POSTS, *GETS]:
         answer = server.ask("POST" if path in POSTS else "GET", path, POSTS.get(path))
@@ -151,23 +136,18 @@ def test_a_draining_server_finishes_and_takes_nothing_new(gated):
         else:
             check_refusal(server, path, answer, "unhealthy", "the server is going down")
     assert server.post("/", {"inputs": "a"}).status == 503
-    model.gate.set()
+    gate.opened.set()
     until(lambda: server.service.metrics.value("te_request_success", method="single") == 1)
     server.service.draining = False
-    assert model.texts == 1
+    assert len(gate.seen) == 1
 
 
 @pytest.mark.slow
 def test_texts_that_are_not_computed_in_time(library):
-    lists = {
-        "/v1/embeddings": {"input": ["word " * 40] * 2},
-        "/embed": {"inputs": ["word " * 40] * 2},
-        "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["word " * 40] * 2}},
-        "/search": {"query": ["word " * 40] * 2},
-    }
     with serving(rate=1.0, timeout=5.0, search=library) as server:
-        for path in lists:
-            check_refusal(server, path, server.post(path, lists[path]), "validation", "send fewer at once")
+        for path in COMPUTED:
+            answer = server.post(path, with_field(path, NEEDED[path], ["word " * 40] * 2))
+            check_refusal(server, path, answer, "validation", "send fewer at once")
 
 
 @pytest.mark.slow
@@ -185,13 +165,10 @@ def test_a_fault_of_ours_is_an_answer_without_the_text(library, monkeypatch, cap
 
 def test_a_body_counts_until_its_answer(gated):
     """Its texts are held until then, so the texts of all requests that wait share the bound."""
-    server, model = gated
-    waiting = threading.Thread(target=server.post, args=("/embed", {"inputs": "a" * 1000}))
-    waiting.start()
-    until(lambda: server.service.engine.queue.jobs == 1)
-    assert server.service.bodies > 1000
-    model.gate.set()
-    waiting.join(WAIT)
+    server, gate = gated
+    with waiting(server, "a" * 1000):
+        assert server.service.bodies > 1000
+        gate.opened.set()
     until(lambda: server.service.bodies == 0)
 
 
@@ -204,16 +181,10 @@ def test_bodies_share_a_bound(gated):
             connection.sendall(request("/embed", part, 15_000_000))
         until(lambda: server.service.bodies >= first + 28_000_000)
         connections[2].sendall(request("/embed", part[:100], 15_000_000))
-        threading.Thread(target=_send, args=(connections[2], part), daemon=True).start()
+        with contextlib.suppress(OSError):  # refused, and so closed
+            connections[2].sendall(part[: server.service.settings.max_bodies - 28_000_000 + 1_000])
         assert re.match(rb"HTTP/1.1 429 .*\r\nretry-after: [1-9]", connections[2].recv(65536), re.S)
     finally:
         for connection in connections:
             connection.close()
     until(lambda: server.service.bodies == first)
-
-
-def _send(connection: socket.socket, data: bytes) -> None:
-    try:
-        connection.sendall(data)
-    except OSError:  # refused, and so closed
-        return

@@ -22,7 +22,7 @@ from fastflow.serve.searcher import Searcher
 from support.commands import run
 from support.databases import make
 from support.sentence_dirs import make_directory, pooling
-from support.servers import WAIT, request, serving, until
+from support.servers import WAIT, Gate, request, serving, until
 
 QUERIES = ["a gale at sea", "mountains", "Brot"]
 
@@ -87,41 +87,30 @@ def test_requests_take_turns_to_search(library):
         assert server.post("/search", {"query": "a"}).status == 200
 
 
-class Held:
-    def __init__(self, searcher) -> None:
-        self.gate, self.entered, self.seen, self.real = threading.Event(), threading.Event(), 0, searcher._search
-
-    def __call__(self, vector, k):
-        self.seen += 1
-        self.entered.set()
-        assert self.gate.wait(WAIT)
-        return self.real(vector, k)
-
-
 @pytest.mark.slow
 def test_the_queries_of_a_client_that_has_gone_are_not_searched(library, monkeypatch):
     with serving(rate=50_000.0, search=library) as server:
-        held = Held(server.service.searcher)
-        monkeypatch.setattr(server.service.searcher, "_search", held)
+        gate = Gate(server.service.searcher._search)
+        monkeypatch.setattr(server.service.searcher, "_search", gate)
         with server.connect() as connection:
             connection.sendall(request("/search", json.dumps({"query": ["a"] * 5}).encode()))
-            assert held.entered.wait(WAIT)
+            assert gate.entered.wait(WAIT)
         assert server.get("/health").status == 200  # later than the end of that connection
-        held.gate.set()
+        gate.opened.set()
         until(lambda: server.service.active == 0)
         assert server.service.metrics.value("fastflow_cancelled_requests") == 1
-        assert held.seen < 5
+        assert len(gate.seen) < 5
         assert server.service.searcher._asking == 0
 
 
 @pytest.mark.slow
 def test_a_search_past_its_deadline_is_503(library, monkeypatch):
     with serving(rate=50_000.0, search=library, timeout=0.3) as server:
-        held = Held(server.service.searcher)
-        monkeypatch.setattr(server.service.searcher, "_search", held)
-        threading.Timer(0.5, held.gate.set).start()
+        gate = Gate(server.service.searcher._search)
+        monkeypatch.setattr(server.service.searcher, "_search", gate)
+        threading.Timer(0.5, gate.opened.set).start()
         answer = server.post("/search", {"query": ["a", "b"]})
-        assert (answer.status, held.seen) == (503, 1)
+        assert (answer.status, len(gate.seen)) == (503, 1)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from fastflow import Index
 from fastflow.bench.measure.load import Load, generate
 from fastflow.errors import FastflowError
 from fastflow.serve import ServerSettings
-from fastflow.serve.server import Lines, Server, allow_files, listen, notify
+from fastflow.serve.server import LogFormatter, Server, allow_files, listen, notify
 
 from support.commands import run
 from support.servers import WAIT, in_parallel, serving_process
@@ -133,9 +133,9 @@ def test_a_signal_ends_the_server_if_nothing_runs_or_its_time_is_over(monkeypatc
 def test_lines_for_a_journal_carry_their_priority(monkeypatch):
     record = logging.LogRecord("fastflow.serve", logging.ERROR, "", 0, "it failed", (), None)
     monkeypatch.delenv("JOURNAL_STREAM", raising=False)
-    assert Lines().format(record) == "fastflow: it failed"
+    assert LogFormatter().format(record) == "fastflow: it failed"
     monkeypatch.setenv("JOURNAL_STREAM", "1:2")
-    assert Lines().format(record) == "<3>fastflow: it failed"
+    assert LogFormatter().format(record) == "<3>fastflow: it failed"
 
 
 @pytest.mark.slow

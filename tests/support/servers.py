@@ -72,6 +72,20 @@ def request(path: str, body: bytes, length: int | None = None) -> bytes:
     return f"{head}content-length: {len(body) if length is None else length}\r\n\r\n".encode() + body
 
 
+class Gate:
+    """A call of ``real`` that waits until the gate opens; ``seen``: the arguments of each call."""
+
+    def __init__(self, real: Callable[..., Any]) -> None:
+        self.real, self.seen = real, list[Any]()
+        self.opened, self.entered = threading.Event(), threading.Event()
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.seen.append(arguments)
+        self.entered.set()
+        assert self.opened.wait(WAIT)
+        return self.real(*arguments)
+
+
 def until(true: Callable[[], bool]) -> None:
     """Return when ``true()`` is; fail the test if that takes WAIT seconds."""
     end = time.monotonic() + WAIT
