@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 import threading
 from dataclasses import replace
@@ -24,7 +23,7 @@ from fastflow.bench.suites import workbench as benches
 from fastflow.bench.suites.sizes import QUICK, ServeSizes
 from fastflow.bench.suites.workbench import SHAPES, Workbench, open_workbench
 from fastflow.cache_folder import cache_directory
-from fastflow.console import Terminated
+from fastflow.console import Terminated, _terminable
 from fastflow.errors import FastflowError
 from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.tokenizer import Tokenizer
@@ -162,19 +161,9 @@ time.sleep(20)
 """
 
 
-@pytest.fixture
-def terminable():
-    def terminate(*_):
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def test_an_interrupted_bench_ends_its_process_and_the_guard_of_it(tmp_path, terminable):
+def test_an_interrupted_bench_ends_its_process_and_the_guard_of_it(tmp_path):
     threads = set(threading.enumerate())
-    with pytest.raises(Terminated):
+    with pytest.raises(Terminated), _terminable():
         starts.start("peer int8", [sys.executable, "-c", ENDS_ITS_PARENT, str(tmp_path / "pid")])
     assert all(guard.finished.is_set() for guard in set(threading.enumerate()) - threads)
     with pytest.raises(ProcessLookupError):
@@ -224,9 +213,10 @@ def test_a_server_that_does_not_start_says_why():
         pass
 
 
-def test_a_subject_is_made_once_and_its_files_go():
-    with open_workbench(None, SMALL) as bench:
+def test_a_subject_is_made_once_with_the_weights_of_every_run_and_its_files_go():
+    with open_workbench(None, SMALL) as bench, open_workbench(None, SMALL) as another:
         base = bench.base()
+        assert encoder_hash(base.encoder) == encoder_hash(another.base().encoder)
         assert bench.base() is base
         assert (base.label, base.depth) == ("a BERT, random weights: 3 layers, 128 wide", 3)
         assert base.folder.is_dir()
@@ -248,12 +238,6 @@ def test_trials_of_a_run_stay_out_of_the_users_cache(tmp_path, monkeypatch, usua
         assert cache_directory().is_relative_to(bench.folder)
         assert Path(os.environ["HF_HOME"]) == tmp_path / (usual or ".cache") / "huggingface"
     assert dict(os.environ) == before
-
-
-@pytest.mark.slow
-def test_random_weights_are_the_same_in_every_run():
-    with open_workbench(None, SMALL) as first, open_workbench(None, SMALL) as second:
-        assert encoder_hash(first.base().encoder) == encoder_hash(second.base().encoder)
 
 
 def test_a_subject_is_described_by_its_model(tmp_path, bert, sentences):
