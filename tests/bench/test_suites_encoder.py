@@ -129,6 +129,17 @@ def test_texts_end_to_end(weighted_subject, sentences, monkeypatch):
     assert {row["runs"] for row in results.rows} == {3}, "so few operations are timed more than once"
 
 
+def test_on_a_gpu_lists_single_texts_and_long_ones_have_rows(weighted_subject, sentences, monkeypatch):
+    runtime = Runtime(weighted_subject.model, backend="reference")
+    ours = TextCandidate("fastflow", "float32", "reference", runtime.encode, runtime.pool)
+    monkeypatch.setattr(end_to_end, "_open_on_gpu", lambda *args: [ours])
+    monkeypatch.setattr(benches.Request, "on_gpu", True)
+    results = Results()
+    run_subject(weighted_subject, sentences[:20], [], results)
+    single = [row["tokens"] for row in results.rows if row["batch"] == 1]
+    assert (len(results.rows), single) == (3, [end_to_end.SHORT])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["cls", "last", "saved"])
 def test_a_model_of_any_pooling_runs(tmp_path, bert, sentences, mode):
