@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -26,7 +25,7 @@ from typing import NamedTuple
 import click
 from test_mirror import MODULES, folder_of, pick_tests
 
-from support.places import ROOT
+from support.places import ROOT, TESTS
 from support.quick import COMPILED
 
 SIGN = re.compile(
@@ -36,11 +35,11 @@ SIGN = re.compile(
 OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&", "and": "or",
          "or": "and", "is": "is not", "is not": "is", "not in": "in", "True": "False", "False": "True"}  # fmt: skip
 ABOVE = ("model", "search", "backends", "test_runtime.py")  # tests that call the kernels through the product
-BROKEN_C = """#include <stdlib.h>
-int ff_broken;
-__attribute__((constructor)) static void read_number(void) { ff_broken = atoi(getenv("FF_BROKEN") ?: "0"); }
-"""
-BROKEN_PYX = 'cdef extern from *:\n    """extern int ff_broken;"""\n    int ff_broken\n'
+BROKEN = """static int ff_broken;
+char *getenv(const char *);
+int atoi(const char *);
+__attribute__((constructor)) static void ff_read_broken(void) { ff_broken = atoi(getenv("FF_BROKEN") ?: "0"); }
+"""  # before each file of C
 
 
 class Rule(NamedTuple):
@@ -115,37 +114,32 @@ def break_rule(text: str, rule: Rule, n: int = 0) -> str:
 def build(checkout: Path, texts: dict[str, str], numbers: dict[int, Rule]) -> None:
     """Compile the rules of C behind switches: FF_BROKEN is the number of the broken rule, 0 for none."""
     binding = (checkout / "kernels/_cpu.pyx").read_text(encoding="latin-1")
-    binding = binding.replace("\ncdef extern", f"\n{BROKEN_PYX}\ncdef extern", 1)
-    switched = {"kernels/c/broken.c": BROKEN_C, "kernels/_cpu.pyx": binding}
+    binding = binding.replace("\ncdef extern", "\ncdef extern from *:\n    int ff_broken\n\ncdef extern", 1)
+    switched = texts | {"kernels/broken.h": BROKEN, "kernels/_cpu.pyx": binding}
     for n, rule in sorted(numbers.items(), key=lambda pair: -pair[1].start):
-        switched[rule.file] = break_rule(switched.get(rule.file, texts[rule.file]), rule, n)
+        switched[rule.file] = break_rule(switched[rule.file], rule, n)
     for file, text in switched.items():
-        declared = "" if Path(file).suffix in GRAMMARS else "extern int ff_broken;\n"
-        (checkout / file).write_text(declared + text, encoding="latin-1")
-    own = {"FASTFLOW_REQUIRE_EXT": "1", "CFLAGS": "-w"}
+        (checkout / file).write_text(text, encoding="latin-1")
+    own = {"FASTFLOW_REQUIRE_EXT": "1", "CFLAGS": f"-w -include {checkout}/kernels/broken.h"}
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     subprocess.run(command, cwd=checkout, env=os.environ | own, check=True)
     if fails(checkout, ["kernels"]):
         raise click.ClickException("tests fail with no rule broken")
 
 
-@contextmanager
-def copy_checkout() -> Iterator[Path]:
-    """Copy the checkout; the other rooms are folders of fastflow in the copy."""
-    with TemporaryDirectory() as folder:
-        copy = Path(folder) / "checkout"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "__pycache__"))
-        for room in ("kernels", "train", "bench"):
-            (copy / "fastflow" / room).symlink_to(copy / room)
-        yield copy
+def copy_checkout(folder: str) -> Path:
+    """Copy the checkout into ``folder``; the other rooms are folders of fastflow in the copy."""
+    copy = Path(shutil.copytree(ROOT, f"{folder}/copy", ignore=shutil.ignore_patterns(".*", "build", "__pycache__")))
+    for room in ("kernels", "train", "bench"):
+        (copy / "fastflow" / room).symlink_to(copy / room)
+    return copy
 
 
-def fails(checkout: Path, tests: list[str], *options: str, number: int = 0) -> bool:
-    every = ["-m", "pytest", "-x", "--cases", "0"]
-    command = [sys.executable, *every, *options, *(f"tests/{file}" for file in tests)]
+def fails(checkout: Path, words: list[str], number: int = 0) -> bool:
+    command = [sys.executable, "-m", "pytest", "-x", "--cases", "0", *words]
     own = os.environ | {"PYTHONPATH": str(checkout), "FF_BROKEN": str(number)}
     try:
-        ran = subprocess.run(command, cwd=checkout, env=own, capture_output=True, timeout=900, check=False)
+        ran = subprocess.run(command, cwd=checkout / "tests", env=own, capture_output=True, timeout=900, check=False)
     except subprocess.TimeoutExpired:
         return True
     return ran.returncode != 0
@@ -153,19 +147,15 @@ def fails(checkout: Path, tests: list[str], *options: str, number: int = 0) -> b
 
 def judge(checkout: Path, rule: Rule, number: int, text: str) -> str:
     """Say which tests fail without ``rule``: its own (red), others of the folder, or none (GREEN)."""
-    if rule.file.endswith(COMPILED):
-        if fails(checkout, ["kernels"], number=number):
-            return "red"
-        return "other" if fails(checkout, [*ABOVE], "--cases", "2", number=number) else "GREEN"
-    path = checkout / rule.file
-    folder = [file.relative_to(ROOT / "tests").as_posix() for file in sorted(folder_of(rule.file).glob("test_*.py"))]
-    path.write_text(break_rule(text, rule), encoding="latin-1")
-    try:
-        if fails(checkout, pick_tests(rule.file), "-m", "not whole and not compile"):
-            return "red"
-        return "other" if fails(checkout, folder) else "GREEN"
-    finally:
+    own, others, path = ["kernels"], [*ABOVE, "--cases", "2"], checkout / rule.file
+    if path.suffix == ".py":
+        own = [*pick_tests(rule.file), "-m", "not whole and not compile"]
+        others = [file.relative_to(TESTS).as_posix() for file in sorted(folder_of(rule.file).glob("test_*.py"))]
+        path.write_text(break_rule(text, rule), encoding="latin-1")
+    word = "red" if fails(checkout, own, number) else "other" if fails(checkout, others, number) else "GREEN"
+    if path.suffix == ".py":
         path.write_text(text, encoding="latin-1")
+    return word
 
 
 @click.command()
@@ -176,7 +166,8 @@ def main(seed: int, count: int, only: str) -> None:
     compiled = [path.relative_to(ROOT).as_posix() for end in COMPILED for path in ROOT.glob(f"kernels/c/**/*{end}")]
     files = [file for file in (*MODULES, *sorted(compiled)) if file.startswith(only)]
     files = [file for file in files if not re.search("research/|neon|/amx[.]c", file)]  # others' processors
-    with copy_checkout() as checkout:
+    with TemporaryDirectory() as folder:
+        checkout = copy_checkout(folder)
         texts = {file: (checkout / file).read_text(encoding="latin-1") for file in files}
         found = [rule for file in files for rule in find_rules(file, texts[file])]
         drawn, words = random.Random(seed).sample(found, min(count, len(found))), []

@@ -44,37 +44,23 @@ class Group(NamedTuple):
 
 
 GROUPS = {
-    "triton": Group(
-        ("kernels/*triton*", "kernels/launch.py", "fastflow/backends/gpu/*", "bench/*gpu*", "bench/research/triton*",
-         "tests/triton*", "tests/support/triton*"),
-        ("tests/kernels/test_triton.py", "tests/across/test_gpu_script.py"),
-    ),
-    "c": Group(
-        ("kernels/c/*", "kernels/*.pyx", "kernels/*.pxi", "setup.py", "tests/native/*"),
-        ("tests/kernels", "tests/across/test_native.py"),
-    ),
-    "tokens": Group(
-        ("tests/fuzz/*", "kernels/c/tokens/*", "kernels/tokens/*"),
-        ("tests/across/test_fuzz.py", "tests/kernels/test_tokens.py"),
-    ),
-    "package": Group(
-        ("setup.py", "pyproject.toml", "MANIFEST.in", "constraints.txt", "release/*", "fastflow/default/*"),
-        ("tests/across/test_packaging.py", "tests/across/test_release.py"),
-    ),
+    "triton": Group(("kernels/*triton*", "kernels/launch.py", "fastflow/backends/gpu/*", "bench/*gpu*", "tests/triton*",
+                     "bench/research/triton*", "tests/support/triton*"),
+                    ("tests/kernels/test_triton.py", "tests/across/test_gpu_script.py")),
+    "c": Group(("kernels/c/*", "kernels/*.pyx", "setup.py", "tests/native/*"),
+               ("tests/kernels", "tests/across/test_native.py")),
+    "tokens": Group(("tests/fuzz/*", "kernels/c/tokens/*", "kernels/tokens/*"), ("tests/across/test_fuzz.py",)),
+    "package": Group(("setup.py", "pyproject.toml", "MANIFEST.in", "constraints.txt", "release/*",
+                      "fastflow/default/*"), ("tests/across/test_packaging.py", "tests/across/test_release.py")),
     "pages": Group(("docs/*", "README.md", "examples/*"), ("tests/across/test_docs.py",)),
     "server": Group(("fastflow/serve/*",), ("tests/across/test_clients.py", "tests/across/test_attacks.py")),
-    "files": Group(
-        ("fastflow/files/*", "fastflow/atomic.py", "tests/attacks/*"), ("tests/faults", "tests/across/test_attacks.py")
-    ),
+    "files": Group(("fastflow/files/*", "fastflow/atomic.py", "tests/attacks/*"),
+                   ("tests/faults", "tests/across/test_attacks.py")),
     "ray": Group(("fastflow/integrations/*ray*",), ("tests/integrations",)),
-    "doors": Group(
-        ("fastflow/integrations/*", "fastflow/compatibility.py", "constraints.txt"),
-        command="pip install -q -e '.[doors]' -c constraints.txt && just doors",
-    ),
-    "old libraries": Group(
-        ("fastflow/model/tokenizer*", "tests/support/fields.py", "tests/old-libraries.txt"),
-        command="just old-libraries",
-    ),
+    "doors": Group(("fastflow/integrations/*", "fastflow/compatibility.py", "constraints.txt"),
+                   command="pip install -q -e '.[doors]' -c constraints.txt && just doors"),
+    "old libraries": Group(("fastflow/model/tokenizer*", "tests/support/fields.py", "tests/old-libraries.txt"),
+                           command="just old-libraries"),
 }  # fmt: skip
 Part = tuple[str, list[str]]
 

@@ -54,13 +54,13 @@ def test_rows_are_dtypes_and_peers_and_the_ratio_is_of_their_speeds(bert, monkey
     assert "*" not in "".join(shown)
 
 
-BUSY = {"processors_used_by_others": None, "processors_usable": 2, "instructions": "avx2", "table": False}
+FOUND = {"model": "m", "threads": 1, "texts": 33, "skipped": [], "processors_used_by_others": None,
+         "processors_usable": 2, "instructions": "avx2", "table": False}  # fmt: skip
 
 
 def test_a_busy_machine_and_few_texts_are_said_so():
     row = {"name": "fastflow", "dtype": "float32", "texts_per_s": 9.0, "ratio": 1.0}
-    found = {"model": "m", "work": "words", "layers": True, "threads": 1, "texts": 33, "against": "x", "skipped": []}
-    found |= {"rows": [row], **BUSY}
+    found = FOUND | {"work": "words", "layers": True, "against": "x", "rows": [row]}
     plain = module.make_table(found).splitlines()
     assert len(plain) == 2
     quiet = module.make_table(found | {"processors_used_by_others": 0.2}).splitlines()
@@ -71,23 +71,19 @@ def test_a_busy_machine_and_few_texts_are_said_so():
     assert loud[3] == f"other processes used 0.21 of 2 processors meanwhile: {advice}"
 
 
-def test_a_model_without_layers_has_one_row_for_its_dtypes_are_one(monkeypatch):
-    assert list(module.open_ours("static", 1)[0]) == [("fastflow", "float32")]
-    assert list(module.open_ours(None, 1)[0]) == [("fastflow", "float32")]
+def test_a_model_without_layers_has_one_row_for_its_dtypes_are_one():
+    for model in ("static", None):
+        assert list(module.open_ours(model, 1)[0]) == [("fastflow", "float32")]
 
 
 def test_where_no_layer_is_needed_the_peer_that_computes_all_is_marked():
-    found = BUSY | {
-        "model": "m", "work": "words, calibration flow", "layers": False, "threads": 1, "texts": 33, "against": "other",
-        "skipped": [],
-        "rows": [{"name": name, "dtype": "float32", "texts_per_s": 9.0, "ratio": 9.0}
-                 for name in ("fastflow", "sentence-transformers", "onnxruntime")],
-    }  # fmt: skip
+    row = {"dtype": "float32", "texts_per_s": 9.0, "ratio": 9.0}
+    found = FOUND | {"work": "words, calibration flow", "layers": False, "against": "other"}
+    found["rows"] = [row | {"name": name} for name in ("fastflow", "sentence-transformers", "onnxruntime")]
     shown = module.make_table(found).splitlines()
     assert [line.endswith("*") for line in shown[1:4]] == [False, True, False]
     assert shown[4].startswith("* more work: this model needs no layer of its encoder")
-    said = "fastflow computes words, calibration flow; onnxruntime the same without the calibration"
-    assert shown[5] == said
+    assert shown[5] == "fastflow computes words, calibration flow; onnxruntime the same without the calibration"
     found["rows"][1]["ratio"] = 0.0014
     assert "    9  0.0014 x other *" in module.make_table(found)
     assert "*" not in module.make_table(found | {"table": True}), "of a table it computes no more than the others"

@@ -127,14 +127,6 @@ def test_the_reference_pools_as_the_model_does(tmp_path, bert, sentences, mode):
             assert np.abs(pooled(subject, sentences[:9], layers) - want).max() <= 1e-5
 
 
-def test_a_saved_directory_is_its_own_reference(tmp_path, bert, sentences, monkeypatch):
-    needs("sentence_transformers")
-    made = make_directory(tmp_path / "st", bert, [pooling("cls", "mean"), dense(8), NORMALIZE], **PROMPTED)
-    found = pooled(subject_of(tmp_path, made), sentences[:9])
-    assert found.shape == (9, 8)
-    assert np.abs(found - Runtime(made, backend="reference").encode(sentences[:9])).max() <= 1e-5
-
-
 def test_a_saved_directory_needs_the_library_that_saved_it(tmp_path, bert, monkeypatch):
     made = make_directory(tmp_path / "st", bert, [pooling("mean")])
     monkeypatch.setattr(peers_encoder, "find_spec", lambda name: None)

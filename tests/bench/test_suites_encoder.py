@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 import threading
 from dataclasses import replace
@@ -24,7 +23,7 @@ from fastflow.bench.suites import workbench as benches
 from fastflow.bench.suites.sizes import QUICK, ServeSizes
 from fastflow.bench.suites.workbench import SHAPES, Workbench, open_workbench
 from fastflow.cache_folder import cache_directory
-from fastflow.console import Terminated
+from fastflow.console import Terminated, _terminable
 from fastflow.errors import FastflowError
 from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.tokenizer import Tokenizer
@@ -130,6 +129,17 @@ def test_texts_end_to_end(weighted_subject, sentences, monkeypatch):
     assert {row["runs"] for row in results.rows} == {3}, "so few operations are timed more than once"
 
 
+def test_on_a_gpu_lists_single_texts_and_long_ones_have_rows(weighted_subject, sentences, monkeypatch):
+    runtime = Runtime(weighted_subject.model, backend="reference")
+    ours = TextCandidate("fastflow", "float32", "reference", runtime.encode, runtime.pool)
+    monkeypatch.setattr(end_to_end, "_open_on_gpu", lambda *args: [ours])
+    monkeypatch.setattr(benches.Request, "on_gpu", True)
+    results = Results()
+    run_subject(weighted_subject, sentences[:20], [], results)
+    single = [row["tokens"] for row in results.rows if row["batch"] == 1]
+    assert (len(results.rows), single) == (3, [end_to_end.SHORT])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["cls", "last", "saved"])
 def test_a_model_of_any_pooling_runs(tmp_path, bert, sentences, mode):
@@ -157,20 +167,10 @@ time.sleep(20)
 """
 
 
-@pytest.fixture
-def terminable():
-    def terminate(*_):
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def test_an_interrupted_bench_ends_its_process_and_the_guard_of_it(tmp_path, terminable):
+def test_an_interrupted_bench_ends_its_process_and_the_guard_of_it(tmp_path):
     threads = set(threading.enumerate())
-    with pytest.raises(Terminated):
-        cold_start.start("peer int8", [sys.executable, "-c", ENDS_ITS_PARENT, str(tmp_path / "pid")])
+    with pytest.raises(Terminated), _terminable():
+        starts.start("peer int8", [sys.executable, "-c", ENDS_ITS_PARENT, str(tmp_path / "pid")])
     assert all(guard.finished.is_set() for guard in set(threading.enumerate()) - threads)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
@@ -219,9 +219,10 @@ def test_a_server_that_does_not_start_says_why():
         pass
 
 
-def test_a_subject_is_made_once_and_its_files_go():
-    with open_workbench(None, SMALL) as bench:
+def test_a_subject_is_made_once_with_the_weights_of_every_run_and_its_files_go():
+    with open_workbench(None, SMALL) as bench, open_workbench(None, SMALL) as another:
         base = bench.base()
+        assert encoder_hash(base.encoder) == encoder_hash(another.base().encoder)
         assert bench.base() is base
         assert (base.label, base.depth) == ("a BERT, random weights: 3 layers, 128 wide", 3)
         assert base.folder.is_dir()
@@ -243,12 +244,6 @@ def test_trials_of_a_run_stay_out_of_the_users_cache(tmp_path, monkeypatch, usua
         assert cache_directory().is_relative_to(bench.folder)
         assert Path(os.environ["HF_HOME"]) == tmp_path / (usual or ".cache") / "huggingface"
     assert dict(os.environ) == before
-
-
-@pytest.mark.slow
-def test_random_weights_are_the_same_in_every_run():
-    with open_workbench(None, SMALL) as first, open_workbench(None, SMALL) as second:
-        assert encoder_hash(first.base().encoder) == encoder_hash(second.base().encoder)
 
 
 def test_a_subject_is_described_by_its_model(tmp_path, bert, sentences):
