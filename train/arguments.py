@@ -72,10 +72,7 @@ def run_fit(
 
 
 def run_distil(
-    model: str | os.PathLike[str],
-    texts: Any,
-    options: dict[str, Any],
-    progress: bool | Callable[[str], None] | None,
+    model: str | os.PathLike[str], texts: Any, options: dict[str, Any], progress: bool | Callable[[str], None] | None
 ) -> Distilled:
     """Run ``fastflow.distill``."""
     from fastflow.train.distil.run import DistilOptions, distil

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from itertools import product
 
 import numpy as np
 import pytest
@@ -39,21 +38,6 @@ def test_the_vectors_are_of_a_corpus_with_the_sentences_in_it(bert, sentences, m
     within = fastflow.fit([*sentences[:64], *draw_sentences(20, load_english())], bert, method, background=0, **small)
     assert are_close(beside, within)
     assert not are_close(beside, fastflow.fit(sentences[:64], bert, method, background=0, **small), 1e-2, 1e-3)
-
-
-@pytest.mark.slow
-def test_few_english_texts_of_a_small_vocabulary_are_fitted(bert, monkeypatch):
-    """729 texts of three of nine words, between two tokens: each word is a 15th of the tokens, and [CLS] a 5th."""
-    words = ["the", "a", "of", "and", "to", "was", "on", "it", "he"]
-    texts = [" ".join(chosen) for chosen in product(words, repeat=3)]
-    varied, lines = 15 ** (9 / 15) * 5 ** (2 / 5), []
-    monkeypatch.setattr(recipe, "VARIED", 4 * varied)
-    fit = fastflow.fit(texts, bert, "whiten,recolour", stop="budget", progress=lines.append)
-    assert (fit.training["texts"], fit.training["fitted"]) == (729, int(1250 / 4**3)) == (729, 19)
-    said = "to them and to 19 of the texts, drawn at random, few because their vocabulary is small"
-    assert any(line.endswith(said) for line in lines)
-    monkeypatch.undo()
-    assert fastflow.fit(texts, bert, "flow", stop="budget").training["fitted"] == 2  # as few as there can be
 
 
 @pytest.fixture
@@ -112,39 +96,24 @@ GERMAN = [f"Der Hund Nummer {i} läuft über die Wiese und das Kind sieht ihm zu
 
 
 @pytest.mark.slow
-def test_a_corpus_of_another_language_is_fitted_alone_or_with_its_words(bert, tmp_path):
-    def fit(**options):
-        lines = []
-        given = {"stop": "budget", "depth": 1, "width": 8, "progress": lines.append}
-        fitted = fastflow.fit(GERMAN, bert, "flow", **given, **options)
-        return fitted, fitted.training["background"], [line for line in lines if line.startswith("background:")]
-
-    own, count, said = fit()
-    none = "background: none, because the corpus is not English; --language CODE gives one"
-    assert (count, said) == (0, [none])
-    assert fit(background=0)[1:] == (0, [])
-    with pytest.raises(UsageError, match=r"^background= draws English words, and the corpus is not English: give"):
-        fit(background=5)
-    path = tmp_path / "words.txt"
+def test_words_of_another_language_give_weights_and_a_background(bert, tmp_path):
+    path, given = tmp_path / "words.txt", {"stop": "budget", "depth": 1, "width": 8}
     path.write_text("der 3\nHund 1\nWiese 1\n", encoding="utf-8")
-    found, count, said = fit(background=9, background_words=str(path))
-    assert (count, len(said)) == (9, 1)
-    assert fit(background_words=str(path))[1] == 3000
+    own = fastflow.fit(GERMAN, bert, "flow", **given)
+    found = fastflow.fit(GERMAN, bert, "flow", **given, background_words=str(path))
+    assert (own.training["background"], found.training["background"]) == (0, 3000)
     assert not np.array_equal(found.encoder.pooling.weights, own.encoder.pooling.weights)
 
 
 @pytest.mark.slow
 def test_a_corpus_of_another_language_is_fitted_with_sentences_of_its_language(bert, tmp_path):
-    lines: list[str] = []
-    given = {"method": "whiten,recolour", "stop": "budget", "progress": lines.append, "language": "de"}
+    given = {"method": "whiten,recolour", "stop": "budget", "language": "de"}
     words = fastflow.fit(GERMAN, bert, **given)
     assert words.training["background"] == 3000
-    assert "\nbackground: 3000 sentences of random words, to which the method is fitted too; --bac" in "\n".join(lines)
     path = tmp_path / "large.txt"
     path.write_text("".join(f"Im Garten steht das Haus Nummer {i}.\n" for i in range(40)), encoding="utf-8")
     both = fastflow.fit(GERMAN, bert, **given, background_sentences=str(path))
     assert (both.training["background"], both.training["fitted"]) == (80, 2)  # 40, and 40 of random words
-    assert "background: 80 sentences of the language at large; the method" in "\n".join(lines)
     assert not np.array_equal(words.encoder.pooling.weights, both.encoder.pooling.weights)
     assert words.training["languages"] == ["German"]
 

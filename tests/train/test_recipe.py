@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.train.options import COLOURS, DEFAULTS, LARGE, LARGE_CORPUS, SMALL, TrainOptions, make_options
+from fastflow.train.options import COLOURS, LARGE, LARGE_CORPUS, SMALL, TrainOptions, make_options
 from fastflow.train.pipeline.recipe import AUTO, AUTO_STREAMED, POOLING, TUNED_SPECTRUM, Diagnosis, recipe
 from fastflow.train.reporter import name_arguments
 
@@ -224,7 +224,3 @@ def test_what_a_fit_says_and_warns_of_before_it_begins(seen, given, warnings, li
     assert [line for line in plan.lines if "paragraphs" in line] == [
         line for line in plan.lines if "paragraphs" in line and seen.length > 40 and plan.options.method != "none"
     ]
-
-
-def test_defaults_are_asked_for_by_nobody():
-    assert make_options({}) == DEFAULTS

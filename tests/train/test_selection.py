@@ -22,10 +22,10 @@ from fastflow.train.data.token_weights import weigh
 from fastflow.train.methods import chain, fit_named
 from fastflow.train.methods.chain import Fitted, choose, fit_chain, measure_stages
 from fastflow.train.methods.loop import Training, fit_flow
-from fastflow.train.options import COLOURS, TrainOptions, parse_method
+from fastflow.train.options import COLOURS, parse_method
 from fastflow.train.pipeline import recipe as table
 from fastflow.train.pipeline.diagnosis import diagnose_encoder
-from fastflow.train.pipeline.recipe import AUTO, AUTO_STREAMED, recipe
+from fastflow.train.pipeline.recipe import AUTO, AUTO_STREAMED
 from fastflow.train.selection import heuristics
 from fastflow.train.selection.heuristics import (
     CONE,
@@ -41,7 +41,7 @@ from fastflow.train.selection.heuristics import (
 )
 from fastflow.train.selection.separability import MARGIN, Keeper, Views, is_due, make_views, measure_separability
 
-from support.builders import LAYERED, make_encoder, make_tuned
+from support.builders import make_encoder, make_tuned
 from support.commands import make_train
 from support.loops import CONFIG, SCHEDULE, Interruption, X, interrupt_at, same
 from support.sentence_dirs import NORMALIZE, make_directory, pooling
@@ -54,31 +54,6 @@ def normal(rows, dim, seed=0):
 
 def view_twice(x, noise):
     return Views(*(x + noise * normal(*x.shape, seed) for seed in (1, 2)))
-
-
-NO_GAIN = ("--init", "glorot", "--lr", "1e-9", "--epochs", "0.01", "--demoted", "4")
-CONSTANT = ("--method", "auto", "--pooling", LAYERED, "--spectrum", "0.4", "--mean-share", "0.2", "--demoted", "2")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("options", "said"), [(NO_GAIN, "WARNING: "), (CONSTANT, "auto keeps the pooling as it is: ")])
-def test_only_auto_drops_a_calibration_no_better_than_raw(
-    train, tmp_path, sentences, monkeypatch, read_training, options, said
-):
-    """At the spectrum of the second, random weights leave nothing to gain."""
-    monkeypatch.setattr(table, "FEWEST", 256)
-    result = train(*options)
-    assert result.exit_code == 0, result.stderr
-    assert f"{said}flow separates dropout views about their mean no better than the pooling (" in result.stderr
-    chosen = "none" if "auto" in options else "flow"
-    assert read_training(tmp_path / "m")["choice"]["chosen"] == chosen
-    runtime = Runtime(tmp_path / "m", backend="reference")
-    if chosen == "flow":
-        assert not np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
-        return
-    assert said in (tmp_path / "m" / "README.md").read_text()
-    assert runtime.info()["pooling"].startswith("weighted masked mean")
-    assert np.array_equal(runtime.encode(sentences[:8]), runtime.pool(sentences[:8]))
 
 
 @pytest.mark.slow
@@ -515,15 +490,8 @@ def test_of_sentence_transformers_it_keeps_every_module_and_the_limit(spread, se
     left = "uses its encoder alone, without Pooling (cls), Normalize"
     assert [left in " ".join(each.report["warnings"]) for each in (fit, part)] == [False, True]
     cut = make_directory(tmp_path / "cut", spread, [pooling("cls"), NORMALIZE], length=12, truncate_dim=8)
-    for directory, given, reference, expected in (
-        (sentence_model, {}, False, "model"),
-        (sentence_model, {"max_length": 9}, False, "last"),
-        (sentence_model, {}, True, "last"),  # of the encoder on the Hub
-        (sentence_model, {"pooling": "last"}, False, "last"),
-        (cut, {}, False, "last"),
-    ):
-        plan = recipe(diagnose_encoder(str(directory), reference), TrainOptions(**given))
-        assert plan.options.pooling == expected, (given, reference)
+    looks = ((sentence_model, False), (sentence_model, True), (cut, False))  # True: of the encoder on the Hub
+    assert [diagnose_encoder(str(given), reference).whole for given, reference in looks] == [True, False, False]
 
 
 def test_a_crowded_encoder_was_tuned_if_its_modules_have_normalize(bert, tmp_path):

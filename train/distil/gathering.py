@@ -298,11 +298,7 @@ def _split_shards(
 
 
 def _sum_shard(
-    shard: Sequence[str],
-    vectors: dict[str, Vectors],
-    bags: dict[str, Bags],
-    alone: dict[str, Vectors],
-    found: Gathered,
+    shard: Sequence[str], vectors: dict[str, Vectors], bags: dict[str, Bags], alone: dict[str, Vectors], found: Gathered
 ) -> tuple[dict[str, Sums], Any]:
     own = bags["vectors"]
     ids = own.find_ids(shard)

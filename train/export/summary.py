@@ -100,13 +100,7 @@ def name_source(encoder: FrozenEncoder | None) -> str:
 
 
 def _name_columns(source: str) -> dict[str, str]:
-    return {
-        "raw": "raw pooling",
-        "before": source,
-        "after": "calibrated",
-        "packaged": PACKAGED,
-        "static": STATIC,
-    }
+    return {"raw": "raw pooling", "before": source, "after": "calibrated", "packaged": PACKAGED, "static": STATIC}
 
 
 def make_cells(measures: dict[str, Any], source: str) -> list[list[str]]:

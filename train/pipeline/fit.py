@@ -148,12 +148,7 @@ def _embed(
 
 
 def _record(
-    asked: TrainOptions,
-    plan: Recipe,
-    corpus: Corpus,
-    names: Sequence[str],
-    choice: Choice,
-    measures: dict[str, Any],
+    asked: TrainOptions, plan: Recipe, corpus: Corpus, names: Sequence[str], choice: Choice, measures: dict[str, Any]
 ) -> dict[str, Any]:
     language = recognise(take_words(corpus.texts), lambda name: False)
     entry = {
