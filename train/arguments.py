@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastflow.errors import FastflowError, UsageError, warn
-from fastflow.files.read.matrix import Matrix
+from fastflow.files.read.matrix import MatrixRows
 from fastflow.train.export.result import Fit
 from fastflow.train.options import DEFAULTS, TrainOptions, make_options
 from fastflow.train.pipeline.fit import RunConfig, fit_texts
@@ -60,7 +60,7 @@ def run_fit(
             others |= {"cache_folder": (cache, None), "log_dir": (log_dir, None)}
             named = [name for name, (value, usual) in others.items() if value != usual]
             named += [name for name, value in options.items() if value != getattr(DEFAULTS, name)]
-            matrix = Matrix(texts, VECTORS)
+            matrix = MatrixRows(texts, VECTORS)
             fit = fit_vectors(choose_vector_options(options, named), matrix, VECTORS, config)
         else:
             asked, sets = make_options(options), _find_pairs(pairs)

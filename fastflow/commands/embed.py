@@ -59,7 +59,11 @@ if TYPE_CHECKING:
 @shared.THREADS
 @shared.DEVICE
 @shared.LOG_PROB
-@click.option("--dedupe", is_flag=True, help="Compute a repeated text once, with files next to OUT while it runs.")
+@click.option(
+    "--dedupe",
+    is_flag=True,
+    help="Compute a repeated text once, with files next to OUT while it runs; slower for token tables.",
+)
 @click.option(
     "--cache",
     metavar="FILE.db",

@@ -170,7 +170,7 @@ time.sleep(20)
 def test_an_interrupted_bench_ends_its_process_and_the_guard_of_it(tmp_path):
     threads = set(threading.enumerate())
     with pytest.raises(Terminated), _terminable():
-        starts.start("peer int8", [sys.executable, "-c", ENDS_ITS_PARENT, str(tmp_path / "pid")])
+        cold_start.start("peer int8", [sys.executable, "-c", ENDS_ITS_PARENT, str(tmp_path / "pid")])
     assert all(guard.finished.is_set() for guard in set(threading.enumerate()) - threads)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -19,7 +19,7 @@ from fastflow.errors import FastflowError
 from fastflow.files.read import InputFormat, parquet
 from fastflow.files.read import matrix as module
 from fastflow.files.read.inputs import Input
-from fastflow.files.read.matrix import Matrix, MatrixFile
+from fastflow.files.read.matrix import MatrixFile, MatrixRows
 from fastflow.files.read.parquet import footer, parquet_records, row_count
 
 from support.commands import run
@@ -229,7 +229,7 @@ def test_rows_are_native_float32(tmp_path, dtype, order):
 def test_a_bad_row_has_its_number_in_the_whole():
     x = make_vectors(60, 4).astype(np.float64)
     x[41, 2] = np.nan
-    matrix = Matrix(x, "v.npy")
+    matrix = MatrixRows(x, "v.npy")
     for part, rows in (
         (matrix, slice(40, 50)), (matrix, slice(1, None, 10)), (matrix, np.array([3, 41])),
         (matrix.take(np.array([0, 41, 42])), slice(0, 3)),
@@ -245,7 +245,7 @@ def test_a_bad_row_has_its_number_in_the_whole():
     x[41, 2:] = np.finfo(np.float32).max, np.finfo(np.float32).tiny
     assert np.isfinite(matrix[40:44]).all()
     with pytest.raises(FastflowError, match=r"^v: a masked array would be read without its mask"):
-        Matrix(np.ma.masked_less(x, 0), "v")
+        MatrixRows(np.ma.masked_less(x, 0), "v")
 
 
 @pytest.mark.parametrize(

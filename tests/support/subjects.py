@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastflow.kernels.embed import Texts
-from fastflow.kernels.encoder import WORDS, Dense, Norm, Pooling, Unit
+from fastflow.kernels.encoder import WORDS, Dense, Norm, PoolingSpec, Unit
 from fastflow.kernels.encoder.cpu import CpuEncoder
 from fastflow.kernels.encoder.texts import MODES
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.search import cpu as search
 from fastflow.kernels.table.cpu import CpuTable
 from fastflow.kernels.table.reference import Table
-from fastflow.kernels.tokens import Rules, Vocabulary, WordPiece
+from fastflow.kernels.tokens import Vocabulary, WordPiece, WordPieceRules
 from fastflow.plan import fold
 
 from support import stages as make
@@ -59,7 +59,7 @@ def mean_of_rows():
 
 
 PIECES = ["[UNK]", "[CLS]", "[SEP]", *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij"), "."]
-RULES = Rules(True, True, True, True, False, "[UNK]", 100, (), (1,), (2,))
+RULES = WordPieceRules(True, True, True, True, False, "[UNK]", 100, (), (1,), (2,))
 PIECEWISE = WordPiece(Vocabulary(json.dumps({piece: i for i, piece in enumerate(PIECES)}).encode()), RULES)
 DRAWN = ["".join(Random(i).choices("abcdefghij .", k=i % 60)) + mixed(Random(i)) for i in range(700)]
 DRAWN += ["the " * 30_000] * 3
@@ -111,16 +111,16 @@ HEAD = [  # a norm, products with an activation, and unit length
     Dense(draw(41, 41), draw(2, 41)[0]),
     Unit(),
 ]
-EVERY = Pooling("+".join(MODES), (3,), None, token_weights(1), HEAD)
+EVERY = PoolingSpec("+".join(MODES), (3,), None, token_weights(1), HEAD)
 LONG = [17, 1, 129, 64, 33, 2, 16, 128, 130, 15, 31, 32, 63, 65]
-MEAN, ONE, MADE = Pooling("mean", (1, 2)), Pooling("mean", (1,)), random_encoder(1, 2, 104, 4, 300)
+MEAN, ONE, MADE = PoolingSpec("mean", (1, 2)), PoolingSpec("mean", (1,)), random_encoder(1, 2, 104, 4, 300)
 ENCODERS = {  # name -> an encoder, its pooling, its texts, and the law's arguments
     "windows": (with_windows(2, 72, 3, 100, (20, 7)), MEAN, pack([17, 130, 1, 64, 2, 100], 5), {}),
     "every pooling": (random_encoder(5, 3, 72, 3, 130), EVERY, texts_of(LONG, 2), {}),
     # hidden values exceed a cache, so products run by depths
     "a long reduction": (random_encoder(3, 1, 32, 2, 3072), ONE, pack([63, 1, 64, 62], 4), {"threads": (1,)}),
     "mean": (MADE, MEAN, texts_of([*range(1, 26), *LONG], 4), {"alone": (0, 3, 9)}),
-    "pooler": (MADE, Pooling("pooler", (2,)), texts_of(LONG, 4), {"alone": (0, 3, 9)}),
+    "pooler": (MADE, PoolingSpec("pooler", (2,)), texts_of(LONG, 4), {"alone": (0, 3, 9)}),
     "mpnet": (random_mpnet(1, 2, 104, 4, 300), MEAN, texts_of(LONG, 4), {"alone": (0, 3, 9)}),
     "modernbert": (random_modernbert(1, 2, 104, 4, 300), MEAN, texts_of(LONG, 4), {"alone": (0, 3, 9)}),
     "long texts": (  # single texts are shared by all threads; two are in a group
@@ -143,7 +143,9 @@ SUBJECTS = {
     "table": mean_of_rows(),
     "tokens": Subject(lambda threads, _: partial(tokens, threads=threads), drawn, 703, (1, 2, 3, 7), range(20)),
     "embed, table": embed(lambda isa: CpuTable(Table(20 * draw(24, 24)), isa=isa)),
-    "embed, words": embed(lambda isa: CpuEncoder(*random_encoder(0, 1, 24, 4, 32), Pooling("mean", (WORDS,)), isa=isa)),
+    "embed, words": embed(
+        lambda isa: CpuEncoder(*random_encoder(0, 1, 24, 4, 32), PoolingSpec("mean", (WORDS,)), isa=isa)
+    ),
     **{f"dots {count}, {width}": scan("dots", count, width) for count, width in ((1, 5), (20_000, 61), (3, 65536))},
     **{
         f"products {count}, {queries}, {width}": scan("products", count, width, queries)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import fastflow
 from fastflow.commands.train import train as main
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.read.matrix import Matrix
+from fastflow.files.read.matrix import MatrixRows
 from fastflow.model.artifact import load_model, open_model
 from fastflow.model.verify import verify
 from fastflow.train.pipeline.vectors import OPTIONS, draw, recommend_method
@@ -170,7 +170,7 @@ def test_rows_of_zeros_are_a_warning_that_names_the_first(monkeypatch):
             fit = fastflow.fit(x, method="standardize")
         assert "all zeros" in fit.report["warnings"][0]
         assert np.allclose(fit.stages[0].params["deviation"], x.astype(np.float64).std(axis=0), rtol=1e-10)
-    picked = draw(Matrix(x, "x"), 350, 5)
+    picked = draw(MatrixRows(x, "x"), 350, 5)
     zeros = [picked.number(i) for i in range(350) if not picked[i : i + 1].any()]
     with pytest.warns(UserWarning, match=f"{len(zeros)} of 350 vectors .* the first is row {zeros[0]}:"):
         fastflow.fit(x, method="standardize", sample=350, seed=5)

@@ -166,7 +166,7 @@ def _map(handle: BinaryIO, offset: int, shape: tuple[int, int]) -> NDArray[np.fl
     return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
 
 
-def _fill(file: OutputFile, head: bytes, texts: Sequence[str], embedder: Embedder, voice: Voice) -> None:
+def _fill(file: OutputFile, head: bytes, texts: Sequence[str], embedder: Embedder, reporter: Reporter) -> None:
     row, size = 4 * embedder.dim, os.fstat(file.handle.fileno()).st_size
     if file.handle.read(len(head)) in (head, bytes(len(head))):
         file.rows = (size - len(head)) // row // WINDOW * WINDOW

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastflow.errors import FastflowError
-from fastflow.files.read.matrix import Matrix
+from fastflow.files.read.matrix import MatrixRows
 from fastflow.train.data.moments import BLOCK, Moments
 from fastflow.train.export import summary
 from fastflow.train.export.result import Fit
@@ -48,7 +48,7 @@ def choose_vector_options(given: dict[str, Any], named: Collection[str]) -> Trai
     return make_options(options | {"token_weights": "none"})  # token_weights decides recolour's settings
 
 
-def fit_vectors(options: TrainOptions, matrix: Matrix, name: str, config: RunConfig) -> Fit | None:
+def fit_vectors(options: TrainOptions, matrix: MatrixRows, name: str, config: RunConfig) -> Fit | None:
     """Fit to the rows of ``matrix``, recorded as ``name``; a dry run gives None."""
     asked = options.method
     if asked == "auto":
@@ -82,14 +82,14 @@ def recommend_method(dim: int) -> str:
     return f"nullspace:{max(1, min(DIRECTIONS, dim // 10))}"
 
 
-def draw(matrix: Matrix, count: int, seed: int) -> Matrix:
+def draw(matrix: MatrixRows, count: int, seed: int) -> MatrixRows:
     """Draw ``count`` rows at random, in their order, or all."""
     if count >= len(matrix):
         return matrix
     return matrix.take(np.sort(np.random.default_rng((seed, 1 << 34)).choice(len(matrix), count, replace=False)))
 
 
-def _check_rows(links: list[Method], matrix: Matrix) -> None:
+def _check_rows(links: list[Method], matrix: MatrixRows) -> None:
     dim, needed, what = matrix.shape[1], 2, ""
     for link in links:
         kept = dim if link.dims is None else link.dims
@@ -108,7 +108,7 @@ def _check_rows(links: list[Method], matrix: Matrix) -> None:
         )
 
 
-def _survey(matrix: Matrix, reporter: Reporter) -> tuple[Moments, str, list[str]]:
+def _survey(matrix: MatrixRows, reporter: Reporter) -> tuple[Moments, str, list[str]]:
     statistics, digest = Moments(matrix.shape[1], "vectors"), hashlib.sha256()
     zeros, first = 0, 0
     with reporter.progress("vectors", len(matrix), "vectors") as progress:

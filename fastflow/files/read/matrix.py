@@ -25,7 +25,7 @@ FAULTS = (ValueError, TypeError, EOFError, OSError, RecursionError, SyntaxError,
 FLOATS = ("float16", "float32", "float64")
 
 
-class Matrix:
+class MatrixRows:
     """Reads rows of ``array`` (n, D) as float32; ``index`` (m,) selects rows.
 
     ``pages``: the map of ``array``; the system gets its pages back every HELD bytes. Raises a FastflowError, beginning
@@ -67,8 +67,8 @@ class Matrix:
     def number(self, row: int) -> int:
         return row if self._index is None else int(self._index[row])
 
-    def take(self, rows: NDArray[np.int64]) -> Matrix:
-        return Matrix(self.array, self.name, rows if self._index is None else self._index[rows], self._pages)
+    def take(self, rows: NDArray[np.int64]) -> MatrixRows:
+        return MatrixRows(self.array, self.name, rows if self._index is None else self._index[rows], self._pages)
 
 
 class MatrixFile(Input):
@@ -105,7 +105,7 @@ def _check_kind(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None
         )
 
 
-def _map(handle: BinaryIO, path: str) -> Matrix:
+def _map(handle: BinaryIO, path: str) -> MatrixRows:
     try:
         major, minor = npy.read_magic(handle)
         if (major, minor) not in ((1, 0), (2, 0)):
@@ -120,9 +120,9 @@ def _map(handle: BinaryIO, path: str) -> Matrix:
     if size != start + shape[0] * shape[1] * dtype.itemsize:
         raise FastflowError(f"{path} is damaged: its header says {shape} of {dtype}, and its {size} bytes differ")
     if not shape[0]:
-        return Matrix(np.empty(shape, dtype), path)
+        return MatrixRows(np.empty(shape, dtype), path)
     mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    return Matrix(
+    return MatrixRows(
         np.ndarray(shape, dtype, watch(mapped, handle.fileno()), start, order="F" if fortran else "C"),
         path,
         pages=mapped,
