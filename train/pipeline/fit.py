@@ -44,7 +44,7 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
-class Pooled:
+class PooledVectors:
     """What a recipe is fitted to: ``rows`` (n, D) of texts and ``background`` (k, D), or ``moments`` of a corpus.
 
     ``views`` judge it; ``live`` embeds texts anew, with dropout; ``identity`` names corpus and encoder.
@@ -93,7 +93,7 @@ def fit_texts(
     return Fit(corpus.encoder, choice, measures, training, corpus.texts, whole, list(plan.warnings))
 
 
-def fit(plan: Recipe, pooled: Pooled, config: RunConfig) -> Choice:
+def fit(plan: Recipe, pooled: PooledVectors, config: RunConfig) -> Choice:
     """Fit what ``plan`` says to ``pooled``, and compare it with the pooling if there are views."""
     options = plan.options
     run = f"{pooled.identity} {options.method} dropout={options.encoder_dropout}"
@@ -110,7 +110,7 @@ def fit(plan: Recipe, pooled: Pooled, config: RunConfig) -> Choice:
         return choose(options.method, fit_method, views, plan.automatic)
 
 
-def _gather(plan: Recipe, corpus: Corpus, rows: NDArray[np.float32], config: RunConfig) -> Pooled:
+def _gather(plan: Recipe, corpus: Corpus, rows: NDArray[np.float32], config: RunConfig) -> PooledVectors:
     """Draw the texts to fit with embeddings, or count Moments as so many; embed views and background."""
     options, frozen, texts, moments, views = plan.options, corpus.encoder, corpus.texts, corpus.moments, None
     if options.stop == "rule" and options.method != "none":
@@ -132,7 +132,7 @@ def _gather(plan: Recipe, corpus: Corpus, rows: NDArray[np.float32], config: Run
         live = lambda rows: embedder([every[i] for i in rows])  # noqa: E731
     identity = cache_key(frozen, every, options.device)
     background = _embed(corpus, beside, plan, config, "the background") if beside else None
-    return Pooled(rows, background, moments, views, live, identity)
+    return PooledVectors(rows, background, moments, views, live, identity)
 
 
 def _embed(
