@@ -42,7 +42,8 @@ class EmbedConfig:
     only_new: bool = False
 
     def to_record(self) -> dict[str, Any]:
-        return vars(self) | {"layout": self.layout._asdict(), "ranges": None}  # as in records of earlier versions
+        """Return the options as one flat record."""
+        return {name: value for name, value in vars(self).items() if name != "layout"} | self.layout._asdict()
 
 
 @dataclass

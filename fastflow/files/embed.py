@@ -261,7 +261,7 @@ def transform_file(runtime: Runtime, source: str, target: Path, config: EmbedCon
                 "give the vectors that the model was fitted to, or another -m"
             )
         key = numbers_of(runtime, config.precision, config.normalize)
-        options = {name: config.to_record()[name] for name in ("precision", "dim", "normalize", "ranges")}
+        options = {name: config.to_record()[name] for name in ("precision", "dim", "normalize")}
         state = State(target, vectors.identity, key | {"options": options})
         if run.resume and (before := state.is_done()) is not None:
             return Summary(resumed=before, finished=True)

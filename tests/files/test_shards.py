@@ -334,7 +334,7 @@ DAMAGED = [  # new fields of a manifest, sentence
     (lambda m: m["inputs"][0].update(name=1), "field inputs: …; remove it"),
     (lambda m: m["inputs"][0].update(rows=49), "field total: 50 rows are not those of the inputs"),
     (lambda m: m["run"].update(options=3), "field run: …; remove it"),
-    (lambda m: m["run"].update(options={"layout": "txt"}), "field run: …; remove it"),
+    (lambda m: m["run"].update(options="txt"), "field run: …; remove it"),
     (lambda m: m["run"].update(fingerprint=[1]), "field run: …; remove it"),
     ({"arguments": "in.txt"}, "field arguments: 'in.txt'; remove it"),
     ({"arguments": [None]}, "field arguments: [None]; remove it"),

@@ -21,8 +21,8 @@ from fastflow.files.read.inputs import Input
 from fastflow.files.read.parquet import footer, row_count
 from fastflow.files.read.sources import Sources
 from fastflow.files.read.texts import format_of, rows_so_far
-from fastflow.files.write.outputs import check_former
-from fastflow.files.write.partial import STRICT, cannot_write, flatten_options, is_unfinished
+from fastflow.files.write.outputs import writer_for
+from fastflow.files.write.partial import STRICT, cannot_write, is_unfinished, read_options
 from fastflow.model.hashing import file_hash
 from fastflow.values import is_whole, read_object, short
 
@@ -78,7 +78,7 @@ class Manifest:
             return "two models"
         if self.shard[1] != other.shard[1]:
             return f"{self.shard[1]} parts, and of {other.shard[1]}"
-        own, foreign = (m.run | {"options": None} | flatten_options(m.run.get("options")) for m in (self, other))
+        own, foreign = (m.run | {"options": None} | read_options(m.run) for m in (self, other))
         for name, value in own.items():
             theirs = foreign.get(name)
             strict = name in STRICT and STRICT[name] in (value, theirs)  # strict only refuses rows: parts may differ
@@ -131,7 +131,6 @@ def read_manifest(path: Path) -> Manifest:
             raise
         raise FastflowError(f"{error}; remove it and make the part again") from error
     version = found.pop("fastflow_shard", None)
-    found.setdefault("skipped", 0)  # absent in manifests of earlier versions
     if version != VERSION:
         raise FastflowError(
             f"{path} is of version {short(version)} of the manifest, and this fastflow reads {VERSION}; update, or "
@@ -152,7 +151,7 @@ def manifests(folder: Path) -> list[Manifest]:
         raise FastflowError(f"{folder} holds no parts; make them with fastflow embed INPUT --shard I/N -o {folder}")
     found = sorted((read_manifest(path) for path in paths), key=lambda each: each.shard[0])
     for each in found:
-        check_former(folder / each.part)
+        writer_for(folder / each.part)
     for each in found[1:]:
         if difference := each.difference(found[0]):
             raise FastflowError(
@@ -311,7 +310,7 @@ def _is_run(value: Any) -> bool:
         return False
     options = value.get("options", {})
     plain = all(isinstance(each, str | int | float | None) for name, each in value.items() if name != "options")
-    return plain and isinstance(options, dict) and isinstance(options.get("layout", {}), dict)
+    return plain and isinstance(options, dict)
 
 
 _FIELDS: dict[str, Callable[[Any], bool]] = {

@@ -122,11 +122,10 @@ def _loosen(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def flatten_options(options: Any) -> dict[str, Any]:
-    """Put the fields of the layout among the ``options`` of a record."""
-    found = dict(options) if isinstance(options, dict) else {}
-    layout = found.pop("layout", None)
-    return found | layout if isinstance(layout, dict) else found
+def read_options(run: dict[str, Any]) -> dict[str, Any]:
+    """Return the options in the record of a ``run``; none if the record is damaged."""
+    options = run.get("options")
+    return options if isinstance(options, dict) else {}
 
 
 def identify(path: Path) -> list[int]:
@@ -224,7 +223,7 @@ class State:
             return "version of fastflow"
         found = [names.get(name, name) for name, value in self._run.items() if other.get(name) != value]
         if "set of options" in found:
-            mine, theirs = (flatten_options(run.get("options")) for run in (self._run, other))
+            mine, theirs = (read_options(run) for run in (self._run, other))
             if changed := [name for name, value in mine.items() if theirs.get(name) != value]:
                 found[found.index("set of options")] = f"set of options ({', '.join(changed)})"
         before, now = other.get("input"), self._run["input"]
