@@ -145,12 +145,12 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 46_800, 45_400),
-        "product without kernels": Count(lines("fastflow", "train", "bench"), 34_205, 32_500),
-        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.05, 2.0, "MB"),
-        "bench": Count(lines("bench"), 5_020, 5_000),
-        "tests": Count(lines("tests"), 44_980, 42_000),
-        "docstrings and comments": Count(comments, 47_450, 47_450, "words"),
+        "product": Count(lines(*PRODUCT), 46_535, 45_400),
+        "product without kernels": Count(lines("fastflow", "train", "bench"), 33_940, 32_500),
+        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.04, 2.0, "MB"),
+        "bench": Count(lines("bench"), 5_015, 5_000),
+        "tests": Count(lines("tests"), 44_840, 42_000),
+        "docstrings and comments": Count(comments, 47_340, 47_340, "words"),
         "markdown": Count(pages, 45_000, 45_000, "words"),
         "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 22, 22, "pages"),
         "README": Count(len(readme.split()), 900, 900, "words"),
@@ -158,7 +158,7 @@ def counts() -> dict[str, Count]:
         "marks for the formatter": Count(marks, 140, 140, "marks"),
         "files over 400 lines": Count(len(long), 0, 0, "files"),
         "Python files of the product": Count(len(python), 255, 255, "files"),
-        "names of several classes": Count(sum(it > 1 for it in classes.values()), 5, 0, "names"),
+        "names of several classes": Count(sum(it > 1 for it in classes.values()), 0, 0, "names"),
         "participles in 1,000 names": Count(1000 * len(participles()) / len(product), 5, 5, ""),
         "circles of files": Count(circles(), 0, 0, "of 3 graphs"),
         "files entered by encode": Count(count_encode_files(), 10, 10, "files"),
