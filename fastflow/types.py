@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 Vector = np.ndarray[tuple[int], np.dtype[np.number]]
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.number]]
@@ -60,6 +61,15 @@ class FitOptions(TypedDict, total=False):
     sentences: bool
     stream: bool
     device: str
+
+
+class SearchOptions(TypedDict, total=False):
+    """Options of ``Index.search``."""
+
+    by: str
+    min_score: float | None
+    distinct: bool
+    vectors: ArrayLike | None
 
 
 class Report(TypedDict, total=False):

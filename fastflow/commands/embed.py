@@ -86,6 +86,7 @@ if TYPE_CHECKING:
 @click.option(
     "--delete-missing", is_flag=True, help="With --append: delete the rows of OUT.db whose id or text the inputs lack."
 )
+@click.option("--no-words", "words", flag_value=False, default=True, help="Leave word search out of OUT.db.")
 @shared.RESUME
 @click.option(
     "--shard",
@@ -151,7 +152,7 @@ def embed(
 
         check_options(click.get_current_context())
     found, paths = layout(), expand_patterns(inputs)
-    ours = {name: options.pop(name) for name in ("resume", "cache", "append", "delete_missing")}
+    ours = {name: options.pop(name) for name in ("resume", "cache", "append", "delete_missing", "words")}
     run = Run(quiet=quiet, overwrite=shared.is_overwriting(), **ours)
     settings = EmbedConfig(found, shard=None if shard is None else parse_shard(shard), **options)
     _check_together(settings, fit, save_model, prompt_name, json_file == "-" and output is None)

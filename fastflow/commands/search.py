@@ -16,21 +16,32 @@ from fastflow.errors import UsageError
 
 if TYPE_CHECKING:
     from fastflow.runtime import Runtime
-    from fastflow.search import Hit
+    from fastflow.search import Hit, Index
 
+BY = ("vectors", "words", "both")  # as ``search.scan``, which imports more
 TOGETHER = 64  # queries of standard input in one pass over the file
 PARAGRAPH = 40
 PARAGRAPHS = (
-    "fastflow: the rows found are paragraphs, and the models in the package are made for sentences: a tuned one, such "
-    "as all-MiniLM-L6-v2 (-m), or word search finds more (docs/search.md, Which model)"
+    "fastflow: the rows found are paragraphs, and the models in the package are made for sentences: --by both, or a "
+    "tuned model such as all-MiniLM-L6-v2 (-m) finds more (docs/search.md, Which model)"
 )
 
 
 @click.command(cls=Command)
 @click.argument("file", metavar="FILE.db|VECTORS.npy", type=click.Path(path_type=Path))
-@click.argument("query", metavar="QUERY|-")
+@click.argument("query", metavar="QUERY|-", required=False)
 @MODEL
-@click.option("-k", "count", default=10, type=click.IntRange(1), help="Rows to print.")
+@click.option("-k", "count", default=10, type=click.IntRange(1), help="Hits to print.")
+@click.option(
+    "--by",
+    type=click.Choice(["auto", *BY]),
+    default="auto",
+    help="vectors: rank by similarity; words: by BM25; both: by their sum, each scaled to 0..1; auto: both for a .db "
+    "and a model of the package or a token table, else vectors.",
+)
+@click.option("--min-score", type=float, metavar="C", help="Leave out hits of a lower score.")
+@click.option("--row", type=click.IntRange(0), metavar="N", help="Search for texts like row N of the file: no QUERY.")
+@click.option("--all", "every", is_flag=True, help="Print each row; else rows of equal texts are one hit.")
 @JSON
 @click.option(
     "--where",
@@ -47,9 +58,13 @@ PARAGRAPHS = (
 @QUIET
 def search(
     file: Path,
-    query: str,
+    query: str | None,
     model: str | None,
     count: int,
+    by: str,
+    min_score: float | None,
+    row: int | None,
+    every: bool,
     json_file: str | None,
     where: str | None,
     texts: Path | None,
@@ -61,12 +76,12 @@ def search(
     QUERY is a text; - reads one query a line from standard input. --json gives one object a query, a line each.
 
     FILE.db is made by fastflow embed INPUT -o FILE.db. It names its model, which is opened without -m, and stores the
-    fingerprint: another model is refused. VECTORS.npy stores neither: give the model that made it. Without --texts its
-    rows are only numbers.
+    fingerprint: another model is refused. VECTORS.npy stores the fingerprint in VECTORS.npy.run.json: give the model
+    that made it. Without --texts its rows are only numbers.
 
     QUERY is embedded with the model's prompt for queries, if it has one, and compared with every row: by cosine, or by
     the similarity that a model of Sentence Transformers names. A .db of --precision binary or
-    ubinary is compared by its bits.
+    ubinary is compared by its bits. Words are compared by SQLite's FTS5.
 
     \b
     fastflow embed input.jsonl --keep url -o input.db
@@ -78,27 +93,37 @@ def search(
 
     if model is None and file.suffix == ".db":
         model = find_model(file)
+    if (query is None) == (row is None):
+        raise UsageError("search takes a QUERY or --row N: give one of them")
     runtime = open_runtime(model, **runs, quiet=True)
     answers: list[str] = []
     paragraphs = False
+    how: Any = {"by": by, "min_score": min_score, "distinct": not every}
     with Index(file, runtime, texts=texts) as index:
         if not quiet:
             introduce(runtime)
-            if index.similarity == "cosine" and (usual := usual_cosine(runtime)) is not None:
+            by = index.resolve_by(by, True)
+            say(f"fastflow: {_explain(index, by)}")
+            if by == "vectors" and index.similarity == "cosine" and (usual := usual_cosine(runtime)) is not None:
                 say(f"fastflow: two texts drawn at random have a cosine of about {usual:.1f} with this model")
-        for queries in [[query]] if query != "-" else _lines(runtime):
-            for text, hits in zip(queries, index.search(queries, count, where), strict=True):
+        for queries in [[query or f"row {row}"]] if query != "-" else _lines(runtime):
+            found = (
+                index.search(queries, count, where, **how)
+                if row is None
+                else [index.search_row(row, count, where, **how)]
+            )
+            for text, hits in zip(queries, found, strict=True):
                 if not hits and not quiet:
-                    say("fastflow: the file has no row" if where is None else f"fastflow: no row meets {where!r}")
+                    say(f"fastflow: {_explain_none(where, min_score, by)}")
                 if json_file == "-":
                     emit(_object(text, hits))
                 elif hits or query == "-":
-                    heads = None if quiet else (index.similarity, index.id_column)
+                    heads = None if quiet else (index.similarity if by == "vectors" else "score", index.id_column)
                     emit(_table(text if query == "-" else None, hits, heads))
                 paragraphs = paragraphs or are_paragraphs([hit.text for hit in hits if hit.text])
                 if json_file not in (None, "-"):
                     answers.append(_object(text, hits))
-    if paragraphs and runtime.session.packaged and not quiet:
+    if paragraphs and by == "vectors" and runtime.session.packaged and not quiet:
         say(PARAGRAPHS)
     if json_file is not None and json_file != "-":
         write_text(json_file, "\n".join(answers) + "\n" * bool(answers))
@@ -120,7 +145,12 @@ def _object(query: str, hits: Sequence[Hit]) -> str:
     rows: list[dict[str, Any]] = []
     for rank, hit in enumerate(hits, 1):
         found: dict[str, Any] = {"rank": rank, "score": hit.score, "row": hit.row}
-        more = {"text": hit.text, "id": hit.id, "fields": hit.fields}
+        parts = {
+            "similarity": hit.similarity,
+            "words": hit.words,
+            "rows": list(hit.rows) if len(hit.rows) > 1 else None,
+        }
+        more = {"text": hit.text, "id": hit.id, "fields": hit.fields, **parts}
         rows.append(found | {name: value for name, value in more.items() if value not in (None, {})})
     return json.dumps({"query": query, "hits": rows}, ensure_ascii=False)
 
@@ -131,13 +161,46 @@ def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None]
     if heads is not None and hits:
         similarity, column = heads
         identity, text = f"  {column}" * (hits[0].id is not None), "  text" * (hits[0].text is not None)
-        lines.append(f"  #  {similarity:>7}  row{identity}{text}{'  fields' * bool(hits[0].fields)}")
+        parts = "   cosine  BM25" if any(hit.similarity is not None or hit.words is not None for hit in hits) else ""
+        lines.append(f"  #  {similarity:>7}{parts}  row{identity}{text}{'  fields' * bool(hits[0].fields)}")
     for rank, hit in enumerate(hits, 1):
         identity = "" if hit.id is None else f"  {_printable(str(hit.id))}"
         text = "" if hit.text is None else f"  {_printable(hit.text)}"
         fields = "".join(f"  {name}={_printable(str(value))}" for name, value in hit.fields.items())
-        lines.append(f"{rank:>3}  {hit.score:7.4f}  {hit.row}{identity}{text}{_printable(fields)}")
+        parts = (
+            ""
+            if hit.similarity is None and hit.words is None
+            else f"  {_part(hit.similarity, '7.4f')} {_part(hit.words, '5.1f')}"
+        )
+        more = f" (+{len(hit.rows) - 1:,} equal)" if len(hit.rows) > 1 else ""
+        lines.append(f"{rank:>3}  {hit.score:7.4f}{parts}  {hit.row}{more}{identity}{text}{_printable(fields)}")
     return "\n".join(lines)
+
+
+def _part(value: float | None, form: str) -> str:
+    return f"{'-':>{form[0]}}" if value is None else format(value, form)
+
+
+def _explain(index: Index, by: str) -> str:
+    """Say what ranks the hits."""
+    if by == "both":
+        return f"ranked by words and vectors: the score is the sum of BM25 and {index.similarity}, each scaled to 0..1"
+    if by == "words":
+        return "ranked by words: the score is BM25"
+    lacks = "" if index.has_words else "; the file has no word search"
+    return f"ranked by vectors: the score is the {index.similarity}{lacks}"
+
+
+def _explain_none(where: str | None, min_score: float | None, by: str) -> str:
+    if min_score is not None:
+        return f"no row has a score of {min_score:g}"
+    return (
+        f"no row meets {where!r}"
+        if where is not None
+        else "no row has a word of the query"
+        if by == "words"
+        else "the file has no row"
+    )
 
 
 def usual_cosine(runtime: Runtime) -> float | None:

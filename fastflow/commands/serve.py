@@ -104,6 +104,7 @@ def serve(
     """
     for name in NEEDED:
         need_extra("serve", name, "fastflow serve")
+    from fastflow.search.source import find_model
     from fastflow.serve.model import ServedModel
     from fastflow.serve.searcher import Searcher
     from fastflow.serve.server import is_local, listen, run
@@ -119,6 +120,8 @@ def serve(
                 settings = replace(settings, hosts=("localhost", host.lower()))
             elif uds is None and not settings.keys:
                 say(f"fastflow: warning: anyone who reaches {host} may use this server: no API key is set")
+            if model is None and search_file is not None and search_file.suffix == ".db":
+                model = find_model(search_file)
             runtime = open_runtime(model, device, dtype, threads, quiet=False)
             searcher = None if search_file is None else Searcher(search_file, runtime, threads)
             service = Service(ServedModel(runtime, model_name), settings, searcher=searcher)

@@ -97,7 +97,7 @@ class Run:
 
     ``opened`` opens an input. ``given``: the command's arguments. ``cache``: a file of vectors that runs share.
     ``started`` is called after the first texts are read.
-    ``overwrite``, ``append`` and ``delete_missing`` are the options.
+    ``overwrite``, ``append``, ``delete_missing`` and ``words`` are the options.
     """
 
     resume: bool = False
@@ -109,6 +109,7 @@ class Run:
     overwrite: bool = False
     append: bool = False
     delete_missing: bool = False
+    words: bool = True
 
 
 def write_rows(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import plain
+from fastflow.files.words import TABLE, WORDS, create_words, read_kind
 from fastflow.files.write import Block
 from fastflow.files.write.outputs import OutputFile
 from fastflow.stages.vectors import first_bad
@@ -25,7 +26,6 @@ from fastflow.version import __version__
 
 FORMAT = 1
 PAGE = 16_384  # bytes; rows of 768 floats waste less than with SQLite's 4,096
-TABLE = "texts"
 RUN = "run"
 KEY_INDEX = "texts_by_key"  # of --append
 JOURNALS = ("-journal", "-wal", "-shm")  # SQLite's files beside a database that is written
@@ -106,7 +106,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         heard = InterruptibleConnection(db)
         try:
             _check_tables(db, path)
-            read_only(db, TABLE, RUN)
+            read_only(db, TABLE, RUN, "sqlite_master")
             yield db
         except (sqlite3.Error, FastflowError):
             if heard.error is not None:
@@ -122,6 +122,8 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
         db.execute("PRAGMA trusted_schema = OFF")
         sql = "SELECT name, type, sql FROM sqlite_master WHERE name COLLATE NOCASE IN (?, ?)"
         found = {name: (kind, str(made)) for name, kind, made in db.execute(sql, (TABLE, RUN))}
+        if read_kind(db) is not None:
+            db.execute(f"SELECT 1 FROM {WORDS} LIMIT 0")  # noqa: S608 (FTS5 opens it while all is allowed)
     except (sqlite3.Error, ValueError) as error:  # ValueError: a table's name is not text
         if "readonly" in str(error):  # not mended here: a hostile journal could delete a file
             raise FastflowError(
@@ -134,11 +136,13 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
 
 
 def read_only(db: sqlite3.Connection, *tables: str) -> None:
-    """Restrict ``db`` to ``tables`` and functions; to list columns, RUN must be among them."""
+    """Restrict ``db`` to ``tables`` and functions; RUN lists columns too, and WORDS allows the parts of word search."""
 
     def allow(action: int, first: str | None, second: str | None, *_: object) -> int:
-        reads = action == sqlite3.SQLITE_READ and first in tables
-        lists = action == sqlite3.SQLITE_PRAGMA and first == "table_info" and RUN in tables
+        words = WORDS in tables and str(first).startswith(WORDS)
+        reads = action == sqlite3.SQLITE_READ and (first in tables or words)
+        known = ["table_info"] * (RUN in tables) + ["data_version"] * (WORDS in tables)
+        lists = action == sqlite3.SQLITE_PRAGMA and first in known
         calls = action == sqlite3.SQLITE_FUNCTION and second != "load_extension"
         fine = reads or lists or calls or action == sqlite3.SQLITE_SELECT
         return sqlite3.SQLITE_OK if fine else sqlite3.SQLITE_DENY
@@ -220,7 +224,8 @@ def find_foreign(path: Path) -> str | None:
         with closing(sqlite3.connect(f"{Path(os.path.abspath(path)).as_uri()}?mode=ro", uri=True)) as db:
             named = db.execute("SELECT type, name FROM sqlite_master")
             own = (TABLE, RUN, KEY_INDEX)
-            foreign = next((each for each in named if each[1] not in own and not each[1].startswith("sqlite_")), None)
+            ours = ("sqlite_", WORDS)
+            foreign = next((each for each in named if each[1] not in own and not each[1].startswith(ours)), None)
     except (sqlite3.Error, ValueError, FastflowError):
         return "it is no .db that fastflow embed made"
     return None if foreign is None else f"it has the {foreign[0]} {short(foreign[1])}, which fastflow did not make"
@@ -340,6 +345,8 @@ class DatabaseFile(OutputFile):
             insert = f"INSERT INTO {TABLE} VALUES ({', '.join('?' * len(names))})"  # noqa: S608 (a fixed name)
             for rows in chain([first], (rows for _, rows in records)):
                 db.executemany(insert, rows)
+            if self.words:
+                create_words(db)
             self._write_run(db)
             db.execute("COMMIT")
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastflow.console import say
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import EmbedConfig, Run, Summary, check_resumable, check_target, check_types, write_rows
-from fastflow.files.read import InputFormat, list_names
+from fastflow.files.read import InputFormat, Record, list_names
 from fastflow.files.read.sources import Row, Sources, one_text
 from fastflow.files.read.texts import unit_of
 from fastflow.files.windows import Pace, WindowEncoder, characters, drop_float64, open_store, warn_if_unsuited, windows
@@ -96,6 +96,38 @@ def describe_file(runtime: Runtime, settings: EmbedConfig) -> dict[str, Any]:
     }
 
 
+def append_texts(
+    path: Path, runtime: Runtime, texts: list[str], ids: Sequence[Any] | None, fields: Mapping[str, Sequence[Any]],
+    run: dict[str, Any],
+) -> dict[str, int]:  # fmt: skip
+    """Embed ``texts`` and write them into the .db of a ``run``; return ``AppendedFile.counts``."""
+    from fastflow.files.write.appending import AppendedFile
+
+    if (ids is None) != (run["id_field"] is None):
+        raise UsageError(f"{path} has {'no ids: leave ids out' if run['id_field'] is None else 'ids: give ids='}")
+    layout = InputFormat(field=run["text_field"], id_field=run["id_field"], keep=tuple(fields))
+    given = run["precision"], run["truncate_dim"], bool(run["normalized"])
+    settings = EmbedConfig(layout, *given, prompt=run["prompt"])
+    encoder = WindowEncoder(runtime, settings, WINDOW)
+
+    def embed(at: Sequence[int]) -> Block:
+        some = [texts[i] for i in at]
+        named = {} if ids is None else {str(run["id_field"]): [ids[i] for i in at]}
+        return Block(at, some, encoder(some), named, {name: [v[i] for i in at] for name, v in fields.items()})
+
+    key = numbers_of(runtime, settings.precision, settings.normalize)
+    with AppendedFile(path, key, layout, "text", False) as writer:
+        writer.about = describe_file(runtime, settings)
+        writer.write(embed([]))
+        kept = zip(*fields.values(), strict=True) if fields else [()] * len(texts)
+        records = zip(texts, ids or [None] * len(texts), kept, strict=True)
+        rows = (Row(i, "Index.add", Record((text,), each, i, more)) for i, (text, each, more) in enumerate(records))
+        for window in cut_windows(writer.pick_changed(rows, WINDOW), WINDOW, characters):
+            writer.write(embed([row.number for row in window]))
+        writer.finish()
+    return writer.counts
+
+
 class EmbedRun:
     """Reads and embeds the rows of ``source``, or only of the shard ``split``."""
 
@@ -154,7 +186,7 @@ class EmbedRun:
         elif run.resume and (before := state.is_done()) is not None:
             return Summary(resumed=before, finished=True)
         with open_store(runtime, settings, run.cache, target) as store, writer_for(target)(target, key) as writer:
-            writer.types, writer.skipped = types, self._source.skipped
+            writer.types, writer.skipped, writer.words = types, self._source.skipped, run.words
             writer.about = describe_file(runtime, settings)
             if part is not None:
                 begun, writer.of_shard = part, True
@@ -175,6 +207,7 @@ class EmbedRun:
             AppendedFile(target, key, layout, unit, run.delete_missing) as writer,
         ):
             writer.about, writer.skipped = describe_file(self._runtime, self._settings), source.skipped
+            writer.words = run.words
             self._rows = writer.pick_changed(self._rows, together)
             counts = self.into(writer, None, 0, store)
             counts.appended = writer.counts

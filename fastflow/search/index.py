@@ -11,23 +11,28 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files import EmbedConfig
 from fastflow.files.database import reading, run_of
-from fastflow.files.embed import describe_file, numbers_of
-from fastflow.files.read import InputFormat, Record
-from fastflow.files.read.sources import Row
-from fastflow.files.windows import WindowEncoder, characters
-from fastflow.files.write import Block
+from fastflow.files.embed import append_texts
+from fastflow.files.read import InputFormat
 from fastflow.files.write.appending import AppendedFile, has_run
-from fastflow.options import WINDOW, check_texts, cut_windows, iterate_in_order
+from fastflow.options import check_texts, iterate_in_order
 from fastflow.runtime import Runtime
-from fastflow.search.scan import SIGNS, Best, MemoryIndex
-from fastflow.search.source import Database, Hit, MatrixSource, Source
+from fastflow.search.scan import BY, DEPTH, SHARES, SIGNS, Best, MemoryIndex, find_kind, join_lists
+from fastflow.search.source import (
+    Database,
+    Hit,
+    Ranked,
+    Where,
+    group_equal,
+    open_source,
+)
 from fastflow.stages.vectors import check_count, check_vectors
 from fastflow.values import short
 
 if TYPE_CHECKING:
-    from fastflow.types import QueryOptions
+    from typing_extensions import Unpack
+
+    from fastflow.types import QueryOptions, SearchOptions
 
 
 class Index:
@@ -68,7 +73,8 @@ class Index:
         if not isinstance(texts, str | os.PathLike | None):
             raise UsageError(f"texts must be the path of a file of texts, not {type(texts).__name__}")
         self._runtime, self._threads, self._how = runtime, threads, hold
-        self._source = _open(Path(path), None if texts is None else Path(texts))
+        self._kind = "tuned" if runtime is None else find_kind(runtime.session)
+        self._source = open_source(Path(path), None if texts is None else Path(texts))
         try:
             self.similarity = self._choose_similarity(runtime)
             if runtime is not None:
@@ -93,43 +99,156 @@ class Index:
         return self._source.precision
 
     @property
+    def columns(self) -> Sequence[str]:
+        """The columns of a .db, without the vectors."""
+        return self._source.columns
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the file can be searched by words."""
+        return self._source.words is not None
+
+    @property
     def id_column(self) -> str | None:
         """The column of the ids; None if the file has no ids."""
         return self._source.id_column
 
     @overload
     def search(  # type: ignore[overload-overlap]
-        self, queries: str, k: int = ..., where: str | None = ...
+        self, queries: str, k: int = ..., where: Where | None = ..., **options: Unpack[SearchOptions]
     ) -> list[Hit]: ...
 
     @overload
-    def search(self, queries: Sequence[str], k: int = ..., where: str | None = ...) -> list[list[Hit]]: ...
+    def search(
+        self, queries: Sequence[str], k: int = ..., where: Where | None = ..., **options: Unpack[SearchOptions]
+    ) -> list[list[Hit]]: ...
 
     @overload
-    def search(self, queries: ArrayLike, k: int = ..., where: str | None = ...) -> list[Hit] | list[list[Hit]]: ...
+    def search(
+        self, queries: ArrayLike, k: int = ..., where: Where | None = ..., **options: Unpack[SearchOptions]
+    ) -> list[Hit] | list[list[Hit]]: ...
 
-    def search(self, queries: Any, k: int = 10, where: str | None = None) -> list[Hit] | list[list[Hit]]:
-        """Find the best rows, best first; of equal rows the lower one first.
+    def search(
+        self,
+        queries: Any,
+        k: int = 10,
+        where: Where | None = None,
+        *,
+        by: str = "auto",
+        min_score: float | None = None,
+        distinct: bool = True,
+        vectors: ArrayLike | None = None,
+    ) -> list[Hit] | list[list[Hit]]:
+        """Find the best texts, best first; of equal scores the lower row first.
 
         Args:
             queries: A text or a vector (D,); or texts or vectors (q, D).
-            k: The rows to return.
-            where: An SQL condition on the columns of a .db; other rows are skipped.
+            k: The hits to return.
+            where: An SQL condition on the columns of a .db, or a value or a list of values for each column by its
+                name; other rows are skipped.
+            by: ``vectors`` ranks by similarity, ``words`` by BM25, ``both`` by the sum of the two, each scaled to 0..1
+                over its best hundred rows. ``auto`` is ``both`` for texts, a .db with word search, and a model of the
+                package or a token table; else ``vectors``.
+            min_score: The least score of a hit.
+            distinct: Whether rows of equal texts are one hit, with their numbers in ``rows``.
+            vectors: The vectors (q, D) of the texts in ``queries``, if they are known.
 
         Returns:
             A list of Hit for one query; a list of such lists for several. A Hit has ``row``, ``score``, ``text``,
-            ``id`` and ``fields``, the kept columns. Text and id are None if the file has none; a .npy has no ids.
+            ``id``, ``fields`` (the kept columns) and ``rows``; by ``both`` also ``similarity`` and ``words`` (BM25).
+            Text and id are None if the file has none; a .npy has no ids.
 
         Raises:
-            FastflowError: The queries have another width, or SQLite cannot run the condition.
+            FastflowError: The queries have another width, the file has no word search, or SQLite cannot run the
+                condition.
         """
         check_count("k", k)
         single = isinstance(queries, str)
-        vectors = self._embed([queries] if single else queries)
-        single = single or (not _is_text(queries) and np.ndim(queries) == 1 and len(vectors) == 1)
-        found = self._find(vectors, k, where) if len(vectors) else []
-        hits = self._describe(found)
+        texts = list(iterate_in_order([queries] if single else queries)) if _is_text(queries) else None
+        by = self.resolve_by(by, texts is not None)
+        embedded = None if by == "words" else self._embed((texts or queries) if vectors is None else vectors)
+        count = len(texts) if embedded is None and texts is not None else len(embedded)  # type: ignore[arg-type]
+        single = single or (texts is None and np.ndim(queries) == 1 and count == 1)
+        hits = self._find_hits(texts, embedded, count, k, where, by, distinct)
+        if min_score is not None:
+            hits = [[hit for hit in each if hit.score >= min_score] for each in hits]
         return hits[0] if single else hits
+
+    def search_row(
+        self, row: int, k: int = 10, where: Where | None = None, *, by: str = "auto", min_score: float | None = None,
+        distinct: bool = True,
+    ) -> list[Hit]:  # fmt: skip
+        """Find the texts most like a row of the file, which is left out.
+
+        Args:
+            row: Its number.
+            k: The hits to return.
+            where: As for ``search``, like all other arguments.
+            by: As for ``search``.
+            min_score: As for ``search``.
+            distinct: As for ``search``.
+
+        Returns:
+            A list of Hit.
+        """
+        check_count("k", k)
+        (own,) = self._source.hits([(row, 0.0)])
+        vector = self._source.vectors(np.array([row], np.int64))
+        if self._source.kind == "bits":
+            vector = np.unpackbits(vector, axis=1)[:, : self.dim] - np.float32(0.5)
+        queries: Any = vector if own.text is None else [own.text]
+        options: Any = {"by": by, "min_score": min_score, "distinct": distinct, "vectors": vector}
+        (found,) = self.search(queries, k + 1, where, **options)
+        return [hit for hit in found if row not in hit.rows][:k]
+
+    def resolve_by(self, by: str, texts: bool) -> str:
+        """Resolve the option ``by`` of ``search``.
+
+        Args:
+            by: The option.
+            texts: Whether the queries are texts.
+
+        Returns:
+            ``vectors``, ``words`` or ``both``.
+        """
+        if by not in ("auto", *BY):
+            raise UsageError(f"by must be auto, {', '.join(BY)}, not {short(by)}")
+        if by == "auto":
+            return "both" if texts and self._source.words is not None and self._kind != "tuned" else "vectors"
+        if by != "vectors" and not texts:
+            raise UsageError(f"a search by {by} needs texts, and the queries are vectors: search by vectors")
+        return by
+
+    def _find_hits(
+        self, texts: list[str] | None, vectors: NDArray[Any] | None, queries: int, k: int, where: Where | None, by: str,
+        distinct: bool,
+    ) -> list[list[Hit]]:  # fmt: skip
+        found: list[list[Hit]] = [[] for _ in range(queries)]
+        left, count = list(range(queries)), k + distinct  # a further text shows that the k-th one has no further row
+        while left:
+            some = None if texts is None else [texts[i] for i in left]
+            ranked = self._rank(some, None if vectors is None else vectors[left], count, where, by)
+            again = []
+            for i, hits in zip(left, self._describe(ranked), strict=True):
+                groups = group_equal(hits) if distinct else hits
+                if distinct and len(groups) <= k and len(hits) == count:
+                    again.append(i)
+                found[i] = groups[:k]
+            left, count = again, 4 * count
+        return found
+
+    def _rank(
+        self, texts: list[str] | None, vectors: NDArray[Any] | None, count: int, where: Where | None, by: str
+    ) -> list[list[Ranked]]:
+        """Return the best ``count`` rows of each query."""
+        depth = max(count, DEPTH) if by == "both" else count
+        near = [] if vectors is None else self._find(vectors, depth, where)
+        if by == "vectors" or texts is None:
+            return [[Ranked(row, score) for row, score in each] for each in near]
+        worded = [self._source.find_words(text, depth, where) for text in texts]
+        if by == "words":
+            return [[Ranked(row, score) for row, score in each] for each in worded]
+        return [join_lists(*lists, SHARES[self._kind])[:count] for lists in zip(near, worded, strict=True)]
 
     def add(
         self, texts: Sequence[str], ids: Sequence[Any] | None = None, fields: Mapping[str, Sequence[Any]] | None = None
@@ -156,31 +275,9 @@ class Index:
         for name, values in (("ids", ids), *fields.items()):
             if values is not None and len(values) != len(texts):
                 raise UsageError(f"{name} has {len(values)} values for {len(texts)} texts: give one for each text")
-        run = _read_run(path)
-        if (ids is None) != (run["id_field"] is None):
-            raise UsageError(f"{path} has {'no ids: leave ids out' if run['id_field'] is None else 'ids: give ids='}")
-        layout = InputFormat(field=run["text_field"], id_field=run["id_field"], keep=tuple(fields))
-        given = run["precision"], run["truncate_dim"], bool(run["normalized"])
-        settings = EmbedConfig(layout, *given, prompt=run["prompt"])
-        encoder = WindowEncoder(runtime, settings, WINDOW)
-
-        def embed(at: Sequence[int]) -> Block:
-            some = [texts[i] for i in at]
-            named = {} if ids is None else {str(run["id_field"]): [ids[i] for i in at]}
-            return Block(at, some, encoder(some), named, {name: [v[i] for i in at] for name, v in fields.items()})
-
-        key = numbers_of(runtime, settings.precision, settings.normalize)
-        with AppendedFile(path, key, layout, "text", False) as writer:
-            writer.about = describe_file(runtime, settings)
-            writer.write(embed([]))
-            kept = zip(*fields.values(), strict=True) if fields else [()] * len(texts)
-            records = zip(texts, ids or [None] * len(texts), kept, strict=True)
-            rows = (Row(i, "Index.add", Record((text,), each, i, more)) for i, (text, each, more) in enumerate(records))
-            for window in cut_windows(writer.pick_changed(rows, WINDOW), WINDOW, characters):
-                writer.write(embed([row.number for row in window]))
-            writer.finish()
+        counts = append_texts(path, runtime, texts, ids, fields, _read_run(path))
         self._reopen()
-        return writer.counts
+        return counts
 
     def delete(self, keys: Sequence[Any]) -> int:
         """Delete rows of the .db.
@@ -215,8 +312,9 @@ class Index:
         Returns:
             ``normalize_embeddings`` and ``truncate_dim``.
         """
-        whole = self._runtime is None or self._runtime.dim == self.dim
-        cut = self._source.truncated or not whole  # truncate_dim would rotate whole vectors
+        cut = self._source.truncated or (
+            self._runtime is not None and self._runtime.dim != self.dim
+        )  # truncate_dim would rotate whole vectors
         return {"normalize_embeddings": self._source.normalized, "truncate_dim": self.dim if cut else None}
 
     def __len__(self) -> int:
@@ -224,6 +322,14 @@ class Index:
 
     def _hold(self) -> MemoryIndex | None:
         return None if self._how is None else MemoryIndex(self._source, self._how, self.similarity, self._threads)
+
+    def is_changed(self) -> bool:
+        """Ask whether the file must be opened again.
+
+        Returns:
+            Whether the .db was changed or replaced since it was opened.
+        """
+        return self._source.is_changed()
 
     def close(self) -> None:
         """Close the file."""
@@ -235,7 +341,7 @@ class Index:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _find(self, queries: NDArray[Any], k: int, where: str | None) -> list[list[tuple[int, float]]]:
+    def _find(self, queries: NDArray[Any], k: int, where: Where | None) -> list[list[tuple[int, float]]]:
         if self._held is not None:
             return self._held.find(queries, k, where)
         best = Best(queries, k, self.similarity, self._threads)
@@ -243,9 +349,9 @@ class Index:
             best.add(rows, vectors)
         return best.list_best()
 
-    def _describe(self, found: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
-        hits = iter(self._source.hits([each for of_one in found for each in of_one]))
-        return [[next(hits) for _ in of_one] for of_one in found]
+    def _describe(self, found: Sequence[Sequence[Ranked]]) -> list[list[Hit]]:
+        hits = iter(self._source.hits([each[:2] for of_one in found for each in of_one]))
+        return [[next(hits)._replace(rows=(row,), similarity=s, words=w) for row, _, s, w in one] for one in found]
 
     def _embed(self, queries: Any) -> NDArray[Any]:
         if not _is_text(queries):
@@ -280,16 +386,6 @@ class Index:
                 f"{path} has {self.dim} dimensions, and {runtime.info()['model']} gives {runtime.dim}: give the model "
                 "that made it with -m"
             )
-
-
-def _open(path: Path, texts: Path | None) -> Source:
-    if path.suffix == ".npy":
-        return MatrixSource(path, texts)
-    if path.suffix != ".db":
-        raise UsageError(f"{path}: {short(path.suffix)} cannot be searched; make a .db with fastflow embed -o OUT.db")
-    if texts is not None:
-        raise UsageError(f"{path} has the texts itself: leave out {texts}")
-    return Database(path)
 
 
 def _is_text(queries: Any) -> bool:

@@ -12,16 +12,22 @@ for lengths that ``far`` marks: these rows, and rows wider than D, are always ca
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.search import reference
-from fastflow.search.source import Rows, Source
+from fastflow.model import Model
+from fastflow.model.encoder import is_static
+from fastflow.search.source import Ranked, Rows, Source, Where
 from fastflow.stages.vectors import SIMILARITIES
 from fastflow.values import short
+
+if TYPE_CHECKING:
+    from fastflow.session import Session
 
 try:
     from fastflow.kernels.search import cpu
@@ -38,6 +44,39 @@ MANY = 16  # queries, from which on a BLAS is faster
 HOLDS = ("vectors", "int8")
 BLOCK = 16_384  # rows multiplied at a time
 SIGNS = "signs"  # similarity of packed bits: the cosine of their signs
+BY = ("vectors", "words", "both")
+DEPTH = 100  # rows of each list in a search by both
+SHARES = {"table": 0.6, "default": 0.8, "tuned": 0.5}  # kind of model -> share of words (bench/results/search.json)
+
+
+def find_kind(session: Session) -> str:
+    """Return the model's kind, a key of SHARES."""
+    if session.packaged == "default":
+        return "default"
+    return "table" if isinstance(session.model, Model) and is_static(session.model.encoder) else "tuned"
+
+
+def fuse(
+    vectors: Sequence[tuple[int, float]], words: Sequence[tuple[int, float]], share: float
+) -> list[tuple[int, float]]:
+    """Merge two lists of (row, score), best first: (1 - ``share``) v + ``share`` w, with v and w scaled to 0..1.
+
+    The best of a list is 1 and its last 0; a row that a list lacks has 0 there (Lee 1997, CombSUM with MinMax).
+    """
+    fused: dict[int, float] = {}
+    for found, weight in ((vectors, 1 - share), (words, share)):
+        if found:
+            first, last = found[0][1], found[-1][1]
+            for row, score in found:
+                scaled = (score - last) / (first - last) if first > last else 1.0
+                fused[row] = fused.get(row, 0.0) + weight * scaled
+    return sorted(fused.items(), key=lambda each: (-each[1], each[0]))
+
+
+def join_lists(near: Sequence[tuple[int, float]], worded: Sequence[tuple[int, float]], share: float) -> list[Ranked]:
+    """Return the rows of both lists by their fused score, with their similarity and BM25."""
+    similarity, words = dict(near), dict(worded)
+    return [Ranked(row, score, similarity.get(row), words.get(row)) for row, score in fuse(near, worded, share)]
 
 
 class Best:
@@ -269,7 +308,7 @@ class MemoryIndex:
         if at != len(self._rows):
             raise FastflowError(f"{self._source.path} was changed while it was read; open it again")
 
-    def find(self, queries: NDArray[Any], k: int, where: str | None) -> list[list[tuple[int, float]]]:
+    def find(self, queries: NDArray[Any], k: int, where: Where | None) -> list[list[tuple[int, float]]]:
         allowed = None if where is None else np.isin(self._rows, self._source.numbers(where), assume_unique=True)
         if self._codes is None:
             best = Best(queries, k, self._similarity, self._threads)

@@ -6,7 +6,7 @@ import os
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
@@ -20,27 +20,55 @@ from fastflow.files import database
 from fastflow.files.read import InputFormat
 from fastflow.files.read.matrix import MatrixFile
 from fastflow.files.read.sources import Sources, one_text
+from fastflow.files.words import TABLE, WORDS, find_words, quote_query, read_kind
+from fastflow.files.write.partial import read_options, read_run
 from fastflow.model.locate import PACKAGED
 from fastflow.values import short
 
 Rows = NDArray[np.int64]
+Where = str | Mapping[str, Any]  # an SQL condition, or a value or list of values for each column
 NPY_ROWS = 8192  # rows read at a time
 SHOWN = 80  # characters of a text in the repr of a Hit
 
 
 class Hit(NamedTuple):
-    """A found row; ``text`` and ``id`` are None if the file has none; ``fields``: the kept fields."""
+    """A found row; ``text`` and ``id`` are None if the file has none; ``fields``: the kept fields.
+
+    ``rows``: the found rows of the same text, ``row`` first. A search by words and vectors has the ``similarity`` and
+    the BM25 (``words``) of which ``score`` is made; None if the row is not among the best of that list.
+    """
 
     row: int
     score: float
     text: str | None = None
     id: str | int | float | None = None
     fields: dict[str, object] = {}  # noqa: RUF012 (never written to)
+    rows: tuple[int, ...] = ()
+    similarity: float | None = None
+    words: float | None = None
 
     def __repr__(self) -> str:
-        more = {"text": self.text and shorten(self.text, SHOWN), "id": self.id, "fields": self.fields}
+        more: dict[str, Any] = {"text": self.text and shorten(self.text, SHOWN), "id": self.id, "fields": self.fields}
+        more["rows"] = self.rows if len(self.rows) > 1 else None
         given = [f"{name}={value!r}" for name, value in more.items() if value not in (None, {})]
         return f"Hit({', '.join([f'row={self.row}', f'score={self.score:.4f}', *given])})"
+
+
+class Ranked(NamedTuple):
+    """A found row, and by ``both`` its similarity and BM25."""
+
+    row: int
+    score: float
+    similarity: float | None = None
+    words: float | None = None
+
+
+def group_equal(hits: Sequence[Hit]) -> list[Hit]:
+    """Join hits of the same text: the first of each, with the rows of all."""
+    groups: dict[str | int, list[Hit]] = {}
+    for hit in hits:
+        groups.setdefault(hit.row if hit.text is None else hit.text, []).append(hit)
+    return [each[0]._replace(rows=tuple(hit.row for hit in each)) for each in groups.values()]
 
 
 class Source(ABC):
@@ -56,15 +84,17 @@ class Source(ABC):
     kind: str = "floats"
     fingerprint: str | None = None
     id_column: str | None = None
+    columns: Sequence[str] = ()
     truncated: bool = False
     normalized: bool = False
+    words: str | None = None  # the kind of tokenizer of its word search
 
     @abstractmethod
     def count(self) -> int:
         """Count the rows."""
 
     @abstractmethod
-    def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
+    def blocks(self, where: Where | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
         """Yield ascending row numbers (b,) and vectors (b, width) that meet ``where``."""
 
     @abstractmethod
@@ -72,8 +102,16 @@ class Source(ABC):
         """Read the vectors (n, width) of ``rows``, in their order."""
 
     @abstractmethod
-    def numbers(self, where: str) -> Rows:
+    def numbers(self, where: Where) -> Rows:
         """Read the ascending numbers of rows that meet ``where``."""
+
+    def find_words(self, text: str, k: int, where: Where | None) -> list[tuple[int, float]]:
+        """Return the ``k`` best (row, BM25) for ``text``."""
+        raise UsageError(f"{self.path} has no word search: search it by vectors, or make a .db with fastflow embed")
+
+    def is_changed(self) -> bool:
+        """Whether the file was changed since it was opened."""
+        return False
 
     @abstractmethod
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
@@ -91,11 +129,14 @@ class MatrixSource(Source):
         self.path, self._texts = path, texts
         self._file = MatrixFile(str(path))
         self.dim = self._file.matrix.shape[1]
+        run = read_run(path)
+        self.fingerprint, self.normalized = run.get("fingerprint"), bool(run.get("normalized"))
+        self.truncated = read_options(run).get("dim") is not None
 
     def count(self) -> int:
         return len(self._file.matrix)
 
-    def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
+    def blocks(self, where: Where | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
         if where is not None:
             raise self._refuse_condition()
         start = 0
@@ -103,7 +144,7 @@ class MatrixSource(Source):
             yield np.arange(start, start + len(block)), block
             start += len(block)
 
-    def numbers(self, where: str) -> Rows:
+    def numbers(self, where: Where) -> Rows:
         raise self._refuse_condition()
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
@@ -164,6 +205,7 @@ class Database(Source):
         with database.reading(path) as db:
             self.run = database.run_of(db, path)
             self.columns = database.columns_of(db)
+            self.words = read_kind(db)
         name = self.run.get("id_field") or "id"
         self.id_column = name if name in self.columns else None
         self._identity = self._stat()
@@ -175,23 +217,24 @@ class Database(Source):
 
     def count(self) -> int:
         with self._open() as db:
-            return int(db.execute(f"SELECT count(*) FROM {database.TABLE}").fetchone()[0])  # noqa: S608 (a fixed name)
+            return int(db.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0])  # noqa: S608 (a fixed name)
 
-    def blocks(self, where: str | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
-        condition = "" if where is None else f" WHERE {check_condition(where, self.columns)}"
+    def blocks(self, where: Where | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
+        condition, values = ("1", []) if where is None else compile_condition(where, self.columns)
         with self._open(where) as db:
             last = -1
-            cursor = db.execute(f"SELECT row, vector FROM {database.TABLE}{condition} ORDER BY row")  # noqa: S608 (checked)
+            cursor = db.execute(f"SELECT row, vector FROM {TABLE} WHERE {condition} ORDER BY row", values)  # noqa: S608 (checked)
             while found := cursor.fetchmany(database.ROWS):
                 rows, vectors = zip(*found, strict=True)
                 with self._check_content():
                     last = database.check_rows(rows, last)
                 yield np.array(rows, np.int64), self._matrix(rows, vectors)
 
-    def numbers(self, where: str) -> Rows:
+    def numbers(self, where: Where) -> Rows:
+        condition, values = compile_condition(where, self.columns)
         with self._open(where) as db:
-            sql = f"SELECT row FROM {database.TABLE} WHERE {check_condition(where, self.columns)} ORDER BY row"  # noqa: S608 (checked)
-            rows = [row for (row,) in db.execute(sql)]
+            sql = f"SELECT row FROM {TABLE} WHERE {condition} ORDER BY row"  # noqa: S608 (checked)
+            rows = [row for (row,) in db.execute(sql, values)]
         with self._check_content():
             database.check_rows(rows, -1)
         return np.array(rows, np.int64)
@@ -199,6 +242,17 @@ class Database(Source):
     def vectors(self, rows: Rows) -> NDArray[Any]:
         found = self._read_rows("row, vector", rows.tolist())
         return self._matrix(rows.tolist(), [found[row][1] for row in rows.tolist()])
+
+    def find_words(self, text: str, k: int, where: Where | None) -> list[tuple[int, float]]:
+        if self.words is None:
+            return super().find_words(text, k, where)
+        allowed = None if where is None else frozenset(self.numbers(where).tolist()).__contains__
+        with self._open() as db:
+            database.read_only(db, TABLE, WORDS)
+            return find_words(db, quote_query(text, self.words), k, allowed)
+
+    def is_changed(self) -> bool:
+        return self._stat() != self._identity
 
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
         rest = [name for name in self.columns if name not in ("row", "text", self.id_column)]
@@ -220,8 +274,11 @@ class Database(Source):
 
     def _read_rows(self, names: str, rows: list[int]) -> dict[int, Sequence[Any]]:
         with self._open() as db:
-            sql = f"SELECT {names} FROM {database.TABLE} WHERE row IN"  # noqa: S608 (our names)
-            return {each[0]: each for each in database.select_in(db, sql, rows)}
+            sql = f"SELECT {names} FROM {TABLE} WHERE row IN"  # noqa: S608 (our names)
+            found: dict[int, Sequence[Any]] = {each[0]: each for each in database.select_in(db, sql, rows)}
+        if absent := [row for row in rows if row not in found]:
+            raise FastflowError(f"{self.path} has no row {absent[0]}")
+        return found
 
     @contextmanager
     def _check_content(self) -> Iterator[None]:
@@ -238,15 +295,15 @@ class Database(Source):
         return found
 
     @contextmanager
-    def _open(self, where: str | None = None) -> Iterator[sqlite3.Connection]:
+    def _open(self, where: Where | None = None) -> Iterator[sqlite3.Connection]:
         try:
             with database.reading(self.path) as db:
                 if self._stat() != self._identity:
                     raise FastflowError(f"{self.path} was changed since it was opened; open it again")
-                database.read_only(db, database.TABLE)
+                database.read_only(db, TABLE)
                 yield db
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            if where is not None:
+            if isinstance(where, str):
                 raise refuse(where, error, self.columns) from error
             raise FastflowError(f"{self.path} cannot be read: {error}; make it again") from error
 
@@ -256,6 +313,34 @@ class Database(Source):
         except OSError as error:
             raise FastflowError(f"{self.path} cannot be read: {error.strerror}") from error
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def open_source(path: Path, texts: Path | None) -> Source:
+    """Open a .npy, or a .db without ``texts``."""
+    if path.suffix == ".npy":
+        return MatrixSource(path, texts)
+    if path.suffix != ".db":
+        raise UsageError(f"{path}: {short(path.suffix)} cannot be searched; make a .db with fastflow embed -o OUT.db")
+    if texts is not None:
+        raise UsageError(f"{path} has the texts itself: leave out {texts}")
+    return Database(path)
+
+
+def compile_condition(where: Where, columns: Sequence[str]) -> tuple[str, list[Any]]:
+    """Return SQL and its bound values: each column of a mapping equals its value, or one of a list."""
+    if isinstance(where, str):
+        return check_condition(where, columns), []
+    known, parts, values = {database.fold_case(name) for name in columns}, ["1"], list[Any]()
+    for name, wanted in where.items():
+        if not isinstance(name, str) or database.fold_case(name) not in known:
+            raise UsageError(f"no column is called {short(name)}; the columns are {', '.join(columns[:20])}")
+        some = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+        if odd := [each for each in some if not isinstance(each, str | int | float | None)]:
+            raise UsageError(f"the filter {name} holds {short(odd[0])}: give a text, a number, null, or a list of them")
+        equal = f"{database.quote_name(name)} IN ({', '.join('?' * len(some))})"
+        parts.append(f"({equal} OR {database.quote_name(name)} IS NULL)" if None in some else equal)
+        values += some
+    return " AND ".join(parts), values
 
 
 def check_condition(where: str, columns: Sequence[str]) -> str:

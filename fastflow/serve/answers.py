@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from fastflow.errors import FastflowError
+from fastflow.errors import FastflowError, UsageError
 from fastflow.search import Hit
 from fastflow.serve.engine import EmbedResult, Gone
 from fastflow.serve.model import EmbedOptions, Floats
@@ -194,17 +194,20 @@ async def answer_search(searcher: Searcher, service: Service, request: Request, 
     """Answer with rows like each query."""
     (queries, batch), settings, found = asked["query"], service.settings, searcher.query_options
     deadline = time.monotonic() + settings.timeout
+    searcher.check(asked["filter"])
     prompt = service.model.resolve_prompt("query", None)
     options = EmbedOptions(found["normalize_embeddings"], found["truncate_dim"], prompt)
     with searcher.turn(settings.max_queue):
         done = await service.embed(request, queries, batch, options, settings.truncate)
-        hits = [await _find(service, request, searcher, vector, asked["k"], deadline) for vector in done.vectors]
+        how = {name: asked[name] for name in ("k", "by", "min_score", "distinct")} | {"where": asked["filter"]}
+        pairs = zip(queries, done.vectors, strict=True)
+        hits = [await _find(service, request, searcher, text, vector, how, deadline) for text, vector in pairs]
     letters = sum(len(hit.text or "") for of_one in hits for hit in of_one)
     return make_response(await service.write(letters, _format, searcher, done, hits), done)
 
 
 async def _find(
-    service: Service, request: Request, searcher: Searcher, vector: Floats, k: int, deadline: float
+    service: Service, request: Request, searcher: Searcher, text: str, vector: Floats, options: Values, deadline: float
 ) -> list[Hit]:
     if await request.is_disconnected():
         service.metrics.count("fastflow_cancelled_requests")
@@ -212,7 +215,9 @@ async def _find(
     if time.monotonic() > deadline:
         raise refuse_expired()
     try:
-        hits, spent = await searcher.find(vector, k)
+        hits, spent = await searcher.find(vector, text, options)
+    except UsageError as error:
+        raise Refused("validation", str(error)) from error
     except FastflowError as error:
         log.error("a search failed: %s", error)
         message = f"{searcher.name} could not be searched, and the server's log says why: start the server again"

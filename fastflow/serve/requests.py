@@ -186,6 +186,28 @@ def take_count(meaning: str, most: int, bound: str = "", default: int | None = N
     return Field(schema | ({"default": default} if default else {}), read, default, meaning=meaning)
 
 
+def take_number(meaning: str) -> Field:
+    """Declare a number."""
+
+    def read(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _refuse_value(name, "a number", value)
+        return float(value)
+
+    return Field({"type": "number"}, read, meaning=meaning)
+
+
+def take_map(meaning: str) -> Field:
+    """Declare an object of any names."""
+
+    def read(name: str, value: Any) -> Values:
+        if not isinstance(value, dict):
+            raise _refuse_value(name, "an object", value)
+        return value
+
+    return Field({"type": "object"}, read, meaning=meaning)
+
+
 def take_texts(meaning: str, most: int, listed: bool = False) -> Field:
     """Declare 1 to ``most`` texts, or one string unless ``listed``; read as (texts, is a list)."""
 

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fastflow.search.scan import BY
 from fastflow.serve import answers, requests
 from fastflow.serve.requests import KINDS, STRING, Field, Schema, Values, allow_null, is_openai, take_object
 from fastflow.serve.service import Service
 from fastflow.version import __version__
 
 NIM = {"NONE": False, "END": True}  # values of truncate from NVIDIA NIM's clients
+SEARCHED = ("query", "k", "by", "min_score", "distinct", "filter")  # fields of /search
 K, MOST_ROWS, MOST_QUERIES = 10, 100, 32  # default and most rows; most queries
 
 
@@ -109,7 +111,8 @@ def describe(endpoints: Sequence[Endpoint], locked: bool) -> dict[str, Any]:
 
 
 COUNT: Schema = {"type": "integer", "minimum": 0}
-NUMBERS = describe_list({"type": "number"})
+NUMBER: Schema = {"type": "number"}
+NUMBERS = describe_list(NUMBER)
 LISTED: Schema = {"const": "list"}
 EMBEDDING = describe_object(object={"const": "embedding"}, index=COUNT, embedding={"anyOf": [NUMBERS, STRING]})
 USAGE = describe_object(prompt_tokens=COUNT, total_tokens=COUNT, truncated_texts=COUNT)
@@ -117,7 +120,10 @@ EMBEDDINGS = describe_object(object=LISTED, data=describe_list(EMBEDDING), model
 MODEL = describe_object(id=STRING, object={"const": "model"}, created=COUNT, owned_by=STRING, root=STRING)
 MODELS = describe_object(object=LISTED, data=describe_list(MODEL))
 TOKEN = describe_object(id=COUNT, text=STRING, special={"type": "boolean"}, start=COUNT, stop=COUNT)
-HIT = describe_object(row=COUNT, score={"type": "number"}, text=STRING, id={}, fields={"type": "object"})
+HIT = describe_object(
+    row=COUNT, score=NUMBER, text=requests.allow_null(STRING), id={}, fields={"type": "object"},
+    rows=describe_list(COUNT), similarity=requests.allow_null(NUMBER), words=requests.allow_null(NUMBER),
+)  # fmt: skip
 HITS = describe_object(similarity=STRING, truncated_texts=COUNT, hits=describe_list(describe_list(HIT)))
 HEALTH = describe_object(status={"const": "ok"})
 
@@ -162,7 +168,7 @@ def declare(service: Service) -> list[Endpoint]:
         Endpoint(("/metrics",), "Counts and times", answers.answer_metrics, STRING, media="text/plain", public=True),
     ]  # fmt: skip
     if service.searcher is not None:
-        answer, body = partial(answers.answer_search, service.searcher), take_object(**pick("query", "k"))
+        answer, body = partial(answers.answer_search, service.searcher), take_object(**pick(*SEARCHED))
         example = {"query": "a storm at sea", "k": 3}
         endpoints += [Endpoint(("/search",), "The rows most like a query", answer, HITS, body, example, computed=True)]
     return endpoints
@@ -192,7 +198,11 @@ def _declare_fields(service: Service) -> dict[str, Field]:
         "sentences": requests.take_texts("texts to compare with it", settings.max_inputs - 1, listed=True),
         "add_special_tokens": requests.take_flag("false: only the tokens of the text", True),
         "query": requests.take_texts("a text, or a list of texts", min(MOST_QUERIES, settings.max_inputs)),
-        "k": requests.take_count("rows", MOST_ROWS, default=K),
+        "k": requests.take_count("hits", MOST_ROWS, default=K),
+        "by": requests.take_choice("what ranks; auto: both if the file has words and they help", ("auto", *BY), "auto"),
+        "min_score": requests.take_number("the least score of a hit"),
+        "distinct": requests.take_flag("false: rows of equal texts are hits of their own", True),
+        "filter": requests.take_map("a value, or a list of values, for each column by its name"),
     }
 
 

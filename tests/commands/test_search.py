@@ -40,19 +40,19 @@ def test_rows_are_printed_best_first(desk, model, sentences):
 def test_a_score_gets_a_meaning(tmp_path):
     (tmp_path / "in.txt").write_text("A ship in a storm.\nBread in an oven.\n")
     assert run("embed", tmp_path / "in.txt", "-o", tmp_path / "x.db", "--quiet").exit_code == 0
-    said = run("search", tmp_path / "x.db", "a boat").stderr.splitlines()
-    assert said[1:] == ["fastflow: two texts drawn at random have a cosine of about 0.1 with this model"]
+    said = run("search", tmp_path / "x.db", "a boat", "--by", "vectors").stderr.splitlines()
+    assert said[2:] == ["fastflow: two texts drawn at random have a cosine of about 0.1 with this model"]
     many = run("search", tmp_path / "x.db", "-", stdin="a boat\na cake\n").stdout.splitlines()
     assert [line.split()[0] for line in many] == ["#", "#", "1", "2", "#", "#", "1", "2"]
-    assert many[:2] == ["# a boat", "  #   cosine  row  text"]
+    assert many[:2] == ["# a boat", "  #    score   cosine  BM25  row  text"]
 
 
 def test_the_model_in_the_package_is_weak_on_paragraphs(model, tmp_path):
     (tmp_path / "in.txt").write_text(" ".join(["word"] * 60) + "\n" + " ".join(["other"] * 50) + "\n")
     for options in ([], ["-m", model]):
         assert run("embed", tmp_path / "in.txt", *options, "-o", tmp_path / "x.db", "--quiet").exit_code == 0
-        result = run("search", tmp_path / "x.db", "Which word is it?", *options)
-        assert ("such as all-MiniLM-L6-v2 (-m), or word search" in result.stderr) == (options == [])
+        result = run("search", tmp_path / "x.db", "Which word is it?", "--by", "vectors", *options)
+        assert ("--by both, or a tuned model such as all-MiniLM-L6-v2" in result.stderr) == (options == [])
     quiet = run("search", tmp_path / "x.db", "Which word is it?", "-m", model, "--quiet")
     assert quiet.stderr == ""
 

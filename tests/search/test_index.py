@@ -14,10 +14,10 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.database import TABLE, read_only
+from fastflow.files.database import read_only
+from fastflow.files.words import TABLE
 from fastflow.search import Index
-from fastflow.search.index import MatrixSource
-from fastflow.search.source import Database, Hit, check_condition, refuse
+from fastflow.search.source import Database, Hit, MatrixSource, check_condition, refuse
 from fastflow.stages.vectors import cosine
 
 from support.builders import make_model

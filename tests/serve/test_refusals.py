@@ -75,7 +75,11 @@ FIELDS: dict[str, dict[str, list[tuple[Any, str]]]] = {
         "inputs": [*ONE_OR_LIST, *too_long(2048), ("a" * 500_001, " hold more than 500000 characters")],
         "add_special_tokens": FLAG, "prompt_name": PROMPT,
     },
-    SEARCH: {"query": ONE_OR_LIST + too_long(32), "k": count(100)},
+    SEARCH: {
+        "query": ONE_OR_LIST + too_long(32), "k": count(100), "by": CHOICE, "distinct": FLAG,
+        "min_score": [(value, " must be a number, not") for value in ("1", True, [])],
+        "filter": [("a", " must be an object, not"), ({"colour": 1}, "no column is called 'colour'")],
+    },
 }  # fmt: skip
 NO_JSON = (b"", b"{", b"\xff\xfe", b'{"a": NaN}', b"[Infinity]", b'{"a": 1e}', b"[" * 100_000, b"1" * 5000)
 TYPES = ("text/plain", "text/plain; application/json", "text/plain, application/json", "",

@@ -120,10 +120,10 @@ def spoilt(library, tmp_path):
         yield server, path
 
 
-def test_a_file_that_was_changed_is_a_sentence_without_its_path(spoilt, caplog):
+def test_a_file_that_was_damaged_is_a_sentence_without_its_path(spoilt, caplog):
     server, path = spoilt
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("DELETE FROM texts WHERE row = 0")
+        db.execute("DROP TABLE run")
     answer = server.post("/search", {"query": "a storm"})
     assert answer.status == 424
     assert answer.json["error"].startswith("copy.db could not be searched")
@@ -183,14 +183,14 @@ def test_it_holds_codes_where_they_rank(
     assert held == [None, hold]
     query = runtime.encode_query(sentences[7], **found.query_options)
     with Index(tmp_path / "x.db", runtime) as index:
-        assert asyncio.run(found.find(query, 5))[0] == index.search(sentences[7], 5)
+        assert asyncio.run(found.find(query, sentences[7], {"k": 5}))[0] == index.search(sentences[7], 5)
     found.close()
 
 
 def test_an_empty_file_has_no_hits(tmp_path, runtime):
     path = make(tmp_path / "x.db", np.zeros((0, 256), np.float32), {"fingerprint": runtime.fingerprint})
     found = Searcher(path, runtime)
-    assert asyncio.run(found.find(np.ones(256, np.float32), 3))[0] == []
+    assert asyncio.run(found.find(np.ones(256, np.float32), "a", {"k": 3}))[0] == []
     found.close()
 
 
@@ -211,5 +211,5 @@ def test_refused_requests_come_back_one_after_the_other(searcher):
 
 def test_its_speed_is_learnt(searcher, runtime):
     searcher._seconds = 100.0
-    asyncio.run(searcher.find(runtime.encode_query("a"), 1))
+    asyncio.run(searcher.find(runtime.encode_query("a"), "a", {"k": 1}))
     assert searcher._seconds < 90

@@ -20,7 +20,6 @@ from fastflow.files.database import (
     KEY_INDEX,
     PAGE,
     RUN,
-    TABLE,
     DatabaseFile,
     check_appendable,
     quote_name,
@@ -29,6 +28,7 @@ from fastflow.files.database import (
 )
 from fastflow.files.read import InputFormat
 from fastflow.files.read.sources import Row, one_text
+from fastflow.files.words import TABLE, create_words, trust_triggers
 from fastflow.files.write import Block
 from fastflow.files.write.partial import is_unfinished, run_path
 from fastflow.options import cut_windows
@@ -90,8 +90,9 @@ class AppendedFile(DatabaseFile):
         self._new = not target.exists()
         with explain_fault(self.target):
             self._db = sqlite3.connect(target, timeout=WAIT, isolation_level=None)
-            for pragma in ("trusted_schema = OFF", *[f"page_size = {PAGE}"] * self._new):
-                self._db.execute(f"PRAGMA {pragma}")
+            trust_triggers(self._db)
+            if self._new:
+                self._db.execute(f"PRAGMA page_size = {PAGE}")
 
     def write(self, block: Block) -> None:
         with explain_fault(self.target):
@@ -107,8 +108,11 @@ class AppendedFile(DatabaseFile):
             columns = {"row": [next(fresh) if number is None else number for number in numbers]} | columns
             names, marks = ", ".join(map(quote_name, columns)), ", ".join("?" * len(columns))
             with self._changing():
-                sql = f"INSERT OR REPLACE INTO {TABLE} ({names}) VALUES ({marks})"  # noqa: S608 (quoted names)
-                self._db.executemany(sql, zip(*columns.values(), strict=True))
+                same = ", ".join(f"{name} = excluded.{name}" for name in map(quote_name, columns))
+                sql = f"INSERT INTO {TABLE} ({names}) VALUES ({marks}) ON CONFLICT (row) DO UPDATE SET {same}"  # noqa: S608
+                self._db.executemany(sql, zip(*columns.values(), strict=True))  # triggers would not see a REPLACE
+                if self._new and self.words and not self.rows:
+                    create_words(self._db)
             self._last += new
             self.rows += len(numbers)
             self.counts["added"] += new

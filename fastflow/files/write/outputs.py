@@ -43,6 +43,7 @@ class OutputFile:
         self.types: dict[str, Any] = {}  # Arrow types of the input's columns
         self.of_shard = False  # whether this is a part of a run
         self.about: dict[str, Any] = {}  # more about the run, for .db
+        self.words = True  # whether a .db has a table for word search
         self.skipped = Skipped()  # rows of the input that are not written
         self.handle = open_partial(self.partial, mode, waiting)
 

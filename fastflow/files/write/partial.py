@@ -38,6 +38,15 @@ def run_path(target: Path) -> Path:
     return target.with_name(target.name + ".run.json")
 
 
+def read_run(target: Path) -> dict[str, Any]:
+    """Return model and options of the run that wrote ``target``; empty if no record is of this file."""
+    try:
+        saved = json.loads(run_path(target).read_text(encoding="utf-8"))
+        return dict(saved["run"]) if saved["file"] == identify(target) else {}
+    except FAULTS:
+        return {}
+
+
 def is_unfinished(target: Path) -> bool:
     """Whether an interrupted run left rows for --resume."""
     return state_path(target).is_file() and partial_path(target).is_file()
