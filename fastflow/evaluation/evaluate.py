@@ -104,7 +104,7 @@ def read_task(path: Path) -> Task:
 
 
 def find_tasks(paths: Sequence[Path]) -> list[Task]:
-    """Read tasks: TSV files, retrieval folders, and folders to search; all .txt files are one."""
+    """Read tasks: TSV files, retrieval folders, and folders to search; all .txt files are one task."""
     sentences = list(
         dict.fromkeys(path for path in paths if without_suffix(path).suffix == ".txt" and not path.is_dir())
     )
