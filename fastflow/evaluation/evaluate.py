@@ -1,4 +1,4 @@
-"""Tasks that measure a model. Of scored pairs: Spearman x100 of cosine and human score.
+"""Tasks that measure a model. Scored pairs give Spearman x100 of cosine and human score.
 
 ``all`` ranks the pairs of a set together (SBERT, SimCSE); ``wmean`` averages its subsets by size (BERT-flow).
 """

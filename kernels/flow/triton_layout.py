@@ -51,7 +51,7 @@ def pad_width(width: int) -> int:
 
 
 def arrange(plans: Sequence[Plan]) -> list[Plan]:
-    """Return plans to launch one by one: those with gates, without L, and neighbours without gates as ``stack``."""
+    """Return plans to launch one by one: plans with gates, without L; neighbours without gates, stacked."""
     groups: list[list[Plan]] = [[]]
     for plan in plans:
         *before, own = _split_prologue(plan)
