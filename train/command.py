@@ -102,9 +102,9 @@ def _write_reasons(fit: Fit, write: Callable[[str], None]) -> None:
 def fit_input(
     texts: Texts, source: str, model: str | None, device: str, keep: Path | None, resume: bool, quiet: bool
 ) -> Iterator[Path]:
-    """Fit to ``texts()`` of ``source`` and yield the model's directory; ``keep`` is --save-model.
+    """Fit to ``texts()`` and yield the model's directory: ``keep`` (--save-model), or a temporary folder.
 
-    ``resume`` takes the saved model.
+    With ``resume`` an existing ``keep`` is taken.
     """
     reporter, name = SILENT if quiet else COMMAND, "standard input" if source == "-" else Path(source).name
     encoder, options = _choose_options(model, device)

@@ -166,7 +166,7 @@ def measure_ceilings(device: str, threads: int, seconds: float, side: int = 0) -
 
 
 def add_floors(rows: Iterable[Row], ceilings: dict[str, Any]) -> None:
-    """Add to rows with GFLOP/s and GB/s the least time by ``ceilings``, and the measured time over it."""
+    """If a row has GFLOP/s and GB/s, add the least time that ``ceilings`` allow, and measured / least time."""
     for row in rows:
         dtype = row["dtype"]
         rate = ceilings["gflops"].get(THIRD.get(dtype, dtype), 0.0) / (3 if dtype in THIRD else 1)

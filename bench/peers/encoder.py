@@ -86,7 +86,7 @@ class Pooled(torch.nn.Module):
 
 
 class SentenceModules(torch.nn.Module):
-    """A directory of Sentence Transformers in its own modules: (B, T) ids and mask int64 -> (B, D') float32."""
+    """A directory of Sentence Transformers, run by its own modules: (B, T) ids and mask int64 -> (B, D') float32."""
 
     def __init__(self, directory: Path, dtype: torch.dtype, attention: str = "sdpa") -> None:
         super().__init__()

@@ -151,7 +151,7 @@ def compute_gpu_text_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def compute_serve_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return throughput over the Runtime's, p99 at half load and in overload, and of refusals."""
+    """Return throughput over the Runtime's, and p99 at half load, in overload and of refusals."""
     out: list[Row] = []
     for subject, found in groupby(rows, key=lambda row: row["subject"]):
         of_subject = list(found)

@@ -85,7 +85,7 @@ def summarise(row: dict[str, Any], column: str, kind: str) -> str:
 
 
 def make_weighted_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return rows of default.json: weights without calibration, and the default's flow."""
+    """Make rows from default.json: only token weights, and with the default flow."""
     rows = []
     for corpus, label in (("own texts", "target"), ("snli", "corpus")):
         for candidate, name in (

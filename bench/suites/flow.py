@@ -242,7 +242,7 @@ def run_flow(request: SuiteRun) -> Results:
 def list_passes(
     model: str | None, peers: frozenset[str], size: FlowSizes, device: str, counts: Sequence[int], quick: bool
 ) -> Iterator[Pass]:
-    """Yield passes of the paper's flow, or a model's; unless quick, also on one thread, and two other flows."""
+    """Yield a pass of the model's, or the paper's, flow for each of ``counts``; unless quick or a model, two more."""
     if model is None:
         workload = make_synthetic(3, 3, 32, "additive", min(MOST_DISTINCT, max(size.batches)), size.dim)
     else:

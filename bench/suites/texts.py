@@ -63,7 +63,7 @@ class PooledCheck:
 
 
 def to_texts(candidate: EncoderCandidate, tokenize: Tokenize) -> TextCandidate:
-    """Turn a candidate of padded ids into one of texts."""
+    """Turn a candidate of padded ids into a candidate of texts."""
     embed = embed_padded(lambda ids, mask: candidate.prepare(ids, mask)(), tokenize)
     return TextCandidate(candidate.name, candidate.dtype, candidate.backend, embed)
 

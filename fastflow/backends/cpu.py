@@ -212,7 +212,7 @@ class CpuTableBackend(CpuCalibrator, Backend):
         return self._apply_head(pooled) if self._head else pooled
 
     def _open_head(self) -> Callable[[Floats], Floats]:
-        """Import now: a fork during an import in ``pool`` would leave its lock locked."""
+        """Import now: a fork while ``pool`` imports would leave the import lock locked."""
         from fastflow.kernels.encoder.texts import apply_head
         from fastflow.kernels.search.cpu import products
 

@@ -153,7 +153,7 @@ def transform(
     Memory does not grow with the file. Row i of the output is row i of the input.
 
     VECTORS.npy is a matrix (N, D) of float16, float32 or float64. A model that fastflow-train fitted to such vectors
-    takes them, and so does a model with an encoder, if they are its own pooled vectors.
+    takes them; a model with an encoder takes its own pooled vectors.
 
     \b
     fastflow-train VECTORS.npy -o my-model

@@ -1,4 +1,4 @@
-"""Tasks that measure a model. Of scored pairs: Spearman x100 of cosine and human score.
+"""Tasks that measure a model. Scored pairs give Spearman x100 of cosine and human score.
 
 ``all`` ranks the pairs of a set together (SBERT, SimCSE); ``wmean`` averages its subsets by size (BERT-flow).
 """
@@ -104,7 +104,7 @@ def read_task(path: Path) -> Task:
 
 
 def find_tasks(paths: Sequence[Path]) -> list[Task]:
-    """Read tasks: TSV files, retrieval folders, and folders to search; all .txt files are one."""
+    """Read tasks: TSV files, retrieval folders, and folders to search; all .txt files are one task."""
     sentences = list(
         dict.fromkeys(path for path in paths if without_suffix(path).suffix == ".txt" and not path.is_dir())
     )

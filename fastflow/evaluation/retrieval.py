@@ -96,7 +96,7 @@ def ndcg(hits: NDArray[np.bool_], relevant: int) -> float:
 
 
 def read_retrieval(folder: Path) -> Retrieval:
-    """Read a retrieval folder; a grade above 0 counts as 1, and documents with the query's text are left out."""
+    """Read a retrieval folder; a grade above 0 counts as 1; each query ignores documents of its own text."""
     corpus, queries, qrels = (_rows(folder / name) for name in HEADERS)
     places, asked = _rows_by_id(folder / CORPUS, corpus), _rows_by_id(folder / "queries.tsv", queries)
     documents = [text if title == "-" else f"{title} {text}" for _, title, text in corpus]

@@ -40,9 +40,9 @@ Array = NDArray[Any]
 
 
 class DenseChain:
-    """Dense modules activation(W x + b) + R x, then the affine map y = map x + shift in float64.
+    """Dense modules activation(W x + b) + R x, then a pending map y = map x + shift in float64.
 
-    Two modules compute a coupling u <- u + V h: they output u, which R copies, and the hidden units.
+    A coupling u <- u + V h adds two modules: each outputs u, copied by R, and hidden units.
     """
 
     def __init__(self, width: int) -> None:

@@ -1,4 +1,4 @@
-"""The user's cache folder: list its files, remove them, and find those in use.
+"""The user's cache folder: list and remove its files, and find files in use.
 
     KEY.npy           the pooled embeddings of one corpus by one encoder; KEY is the sha256 of both and of the pooling
     KEY.npy.partial   the same, unfinished: a run with the same KEY continues it

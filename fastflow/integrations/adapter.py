@@ -55,7 +55,7 @@ def check_fingerprint(runtime: Runtime, kept: str) -> None:
 
 
 class StoreModel:
-    """A model for a store of vectors, of length 1 if the model compares by cosine."""
+    """A model for a vector store; vectors have length 1 if the model compares by cosine."""
 
     def __init__(self, model: Source) -> None:
         self.runtime = ensure_runtime(model)

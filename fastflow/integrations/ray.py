@@ -30,7 +30,7 @@ def embed_on_cluster(
     """Embed on a cluster of Ray with the options ``words`` and join the parts to ``target``: (rows, parts).
 
     Every node must see the folder TARGET.parts. ``resume`` keeps the rows of an earlier run. Each task has ``threads``
-    CPUs. A FastflowError has a node's sentence.
+    CPUs. A FastflowError repeats a node's error.
     """
     try:
         import ray
@@ -110,7 +110,7 @@ def cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kill_failed_start() -> Iterator[None]:
-    """After an error kill Ray's processes of the block, which ``ray.shutdown`` misses."""
+    """If the block fails, kill the Ray processes it started: ``ray.shutdown`` misses them."""
     import ray  # first, for it makes psutil importable
     import psutil  # isort: skip
 

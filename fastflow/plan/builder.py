@@ -159,7 +159,7 @@ class Builder:
         self.t = self.t[order]
 
     def dense(self, matrix: Array) -> None:
-        """Apply y <- matrix y, in another plan after couplings."""
+        """Apply y <- matrix y; after couplings, in a new plan."""
         if self.steps:
             self.close()
         self.centred = True
@@ -178,7 +178,7 @@ class Builder:
         self._couple((both, zeros), (np.eye(len(both)), zeros), every, every, (-both.T, np.zeros(len(self.t))))
 
     def split(self) -> None:
-        """Finish the second half of y[start:], which moves before the first half."""
+        """Move the second half of y[start:] before the first; later steps leave it unchanged."""
         half = (len(self.t) - self.start) // 2
         self.permute(np.roll(np.arange(2 * half), -half))
         self.start += half

@@ -29,7 +29,7 @@ class Line:
         return {name: round(abs(x - self.toward), 9) for name, x in shown.items()}  # 0.3 - 0.2 and 0.4 - 0.3 are a tie
 
     def best(self) -> set[str]:
-        """Find the subjects nearest to ``toward``; none if there is one."""
+        """Find the subjects nearest to ``toward``; empty if there is only one subject."""
         off = {name: away for name, away in self.distances().items() if away == away}
         least = min(off.values(), default=0.0)
         return {name for name, away in off.items() if away == least} if len(self.values) > 1 else set()

@@ -69,7 +69,7 @@ class Pooling:
         return (1 / len(self.layers),) * len(self.layers) if self.shares is None else self.shares
 
     def as_dict(self) -> dict[str, object]:
-        """Return the entry of ``fastflow.json``; with token weights the mean has another name."""
+        """Return the entry of ``fastflow.json``; a mean with token weights has mode WEIGHTED."""
         mode = self.mode if self.weights is None else WEIGHTED
         if self.shares is None:
             return {"mode": mode, "layers": list(self.layers)}

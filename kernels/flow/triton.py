@@ -181,7 +181,7 @@ class TritonFlow(Launcher):
     def launch(
         self, kernel: Any, grid: tuple[int, ...], constants: dict[str, Any], arrays: dict[str, Tensor], **values: Any
     ) -> None:
-        """Launch ``kernel``; pointers that are in neither ``values`` nor ``arrays`` get x."""
+        """Launch ``kernel``; pointers in neither ``values`` nor ``arrays`` get ``x_ptr``."""
         absent = values.get("x_ptr")
         pointers = {n: arrays.get(n, absent) for n in kernel.arg_names if n.endswith("_ptr") and n not in values}
         self.start(kernel, grid, **pointers, **values, **constants)

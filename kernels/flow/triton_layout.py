@@ -51,7 +51,7 @@ def pad_width(width: int) -> int:
 
 
 def arrange(plans: Sequence[Plan]) -> list[Plan]:
-    """Return plans to launch one by one: those with gates, without L, and neighbours without gates as ``stack``."""
+    """Return plans to launch one by one: plans with gates, without L; neighbours without gates, stacked."""
     groups: list[list[Plan]] = [[]]
     for plan in plans:
         *before, own = _split_prologue(plan)
@@ -197,7 +197,7 @@ def _layout(plan: Plan, arrays: dict[str, Array], tiles: int, chunks: int, colum
 
 
 def _split_rows(weights: Array) -> Array:
-    """Return (2 R, C): each row rounded to TF32, then what was rounded off."""
+    """Return (2 R, C): each row rounded to TF32, then its rounding error."""
     rows = weights.reshape(-1, max(1, weights.shape[-1]))
     high = ((rows.astype(np.float32).view(np.int32) + 0x1000) & -0x2000).view(np.float32)
     return np.stack([high, rows - high], axis=1).reshape(-1, rows.shape[1])

@@ -1,7 +1,7 @@
 """Phases shared by the flow's Triton kernels.
 
 SCHEME of products: ``fma``, exact float32, if BM = 1; ``tf32x3``, an ``input_precision`` of ``tl.dot``; ``split``, the
-same, each row of weights followed by what TF32 rounds off.
+same, each row of weights followed by its rounding error.
 """
 # ruff: noqa: ANN001, ANN201 - Triton's arguments are untyped
 # ruff: noqa: RUF005 - Triton unpacks no tuples

@@ -1,4 +1,4 @@
-"""Texts to token ids by WordPiece or Unigram, compiled; ``reference`` defines them."""
+"""Texts to token ids by WordPiece or Unigram, compiled; ``tests/support/definitions.py`` defines them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class UnigramRules(NamedTuple):
 
     @property
     def each(self) -> tuple[int, int]:
-        """The most ids from one character of a text, normalized here or by a library: its characters, and a prefix."""
+        """The most ids from one character: if C normalizes the text, and if a library does."""
         most, formed = 1.0, 1
         for step in self.steps:
             if step.kind == _cpu.MAPPED:

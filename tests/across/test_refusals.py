@@ -276,7 +276,7 @@ MODELS = [
         ("table", "was not saved by Sentence Transformers: it is a table of model2vec"),
     ),
     *refuse(
-        FastflowError, lambda at, code: at("bench.suites.starts").start("peer int8", [sys.executable, "-c", code]),
+        FastflowError, lambda at, code: at("bench.suites.cold_start").start("peer int8", [sys.executable, "-c", code]),
         ("raise ValueError('no such file')", "peer int8 failed: ValueError: no such file"),
     ),
     *refuse(

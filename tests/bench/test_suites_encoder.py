@@ -133,7 +133,7 @@ def test_on_a_gpu_lists_single_texts_and_long_ones_have_rows(weighted_subject, s
     runtime = Runtime(weighted_subject.model, backend="reference")
     ours = TextCandidate("fastflow", "float32", "reference", runtime.encode, runtime.pool)
     monkeypatch.setattr(end_to_end, "_open_on_gpu", lambda *args: [ours])
-    monkeypatch.setattr(benches.Request, "on_gpu", True)
+    monkeypatch.setattr(benches.SuiteRun, "on_gpu", True)
     results = Results()
     run_subject(weighted_subject, sentences[:20], [], results)
     single = [row["tokens"] for row in results.rows if row["batch"] == 1]

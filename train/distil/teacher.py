@@ -49,7 +49,7 @@ class Teacher:
         return self._make_targets(self.opened.pool(texts, None, None, None, count))
 
     def finish(self, target: str, found: NDArray[Any]) -> Vectors:
-        """Make embeddings (n, D') of a target's vectors (n, D): calibrate pooled ones."""
+        """Make embeddings (n, D') of a target's vectors (n, D): calibrate them unless ``target`` is vectors."""
         return np.asarray(found, np.float32) if target == "vectors" else self._calibrate(found)
 
     def embed_tokens(self, ids: Sequence[Sequence[int]], count: Count = lambda done: None) -> dict[str, Vectors]:

@@ -55,7 +55,7 @@ def _find_leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
 
 
 def _fit_whiten(m: Moments, dims: int | None) -> Stage:
-    """Fit (x - mean) Q Lambda^(-1/2), the leading ``dims`` eigenvectors Q; None also keeps constant ones, as 0."""
+    """Fit (x - mean) Q Lambda^(-1/2), Q the leading ``dims`` eigenvectors; ``dims`` None: all, constant ones as 0."""
     size = len(m.mean)
     check_dims("whiten", size if dims is None else dims, size)
     values, vectors, rank = _decompose(m)

@@ -107,7 +107,7 @@ def _find_words(texts: Sequence[str], options: TrainOptions) -> Words | None:
 
 
 def diagnose(seen: Diagnosis, corpus: Corpus, options: TrainOptions) -> Diagnosis:
-    """Add to what is ``seen`` of the encoder what the texts of ``corpus`` show."""
+    """Add the findings about the texts of ``corpus`` to the findings ``seen`` about the encoder."""
     frozen, words = corpus.encoder, corpus.words
     tokenizer = tokenizer_of(frozen.directory, frozen.max_length)
     concerns: list[str | None] = []

@@ -94,7 +94,7 @@ def fit_texts(
 
 
 def fit(plan: Recipe, pooled: PooledVectors, config: RunConfig) -> Choice:
-    """Fit what ``plan`` says to ``pooled``, and compare it with the pooling if there are views."""
+    """Fit the method of ``plan`` to ``pooled``; if there are views, compare it with the pooling."""
     options = plan.options
     run = f"{pooled.identity} {options.method} dropout={options.encoder_dropout}"
     with open_log(config.log_dir) as log:

@@ -1,4 +1,4 @@
-"""Decide a fit: a table from what is seen of encoder and texts to what a fit does."""
+"""Decide a fit: a table from the Diagnosis of encoder and texts to a Recipe."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class Gzip:
 class Zstd:
     """Reader of the content of a .zst; raises as ``Gzip``.
 
-    ``zstandard.stream_reader`` raises no error for a file cut short.
+    ``zstandard.stream_reader``, unlike this class, accepts a file cut short.
     """
 
     def __init__(self, path: str, file: BinaryIO) -> None:

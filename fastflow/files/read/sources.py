@@ -120,7 +120,7 @@ class Sources:
 
     @property
     def identity(self) -> list[Identity] | None:
-        """Size and modification time of every input; None if one cannot be read again."""
+        """Size and modification time of every input; None if an input cannot be read again."""
         found = [identity for identity in self.identities if identity is not None]
         return found if len(found) == len(self.identities) else None
 

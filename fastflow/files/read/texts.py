@@ -144,7 +144,7 @@ def list_records(source: Input, layout: InputFormat) -> Iterator[Record | RowFau
     reader, number = Objects(source, layout), 0
     handler = "replace" if layout.errors == "replace" else "surrogateescape"
     decoder = codecs.getincrementaldecoder("utf-8-sig")(handler)
-    source.waiting = 1  # a window does not wait
+    source.waiting = 1  # makes waits() False
     try:
         for value, text in _values(map(decoder.decode, source.chunks(layout.encoding)), source.path):
             number += 1

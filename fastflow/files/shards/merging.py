@@ -151,7 +151,7 @@ PRESENT = "present"  # with its full size; its content is not checked
 
 
 class Status(NamedTuple):
-    """The parts of a run: the manifest ``first`` of one, and (file, state) of each, by number."""
+    """The parts of a run: the manifest ``first`` of a part, and (file, state) of each part, by number."""
 
     folder: Path
     first: Manifest

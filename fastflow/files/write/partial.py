@@ -198,7 +198,7 @@ class State:
     def done(self, whole: Path, rows: int) -> None:
         """Write the record of the finished run, just before ``whole`` is renamed to the target.
 
-        ``before`` is the file that the renaming replaces: a run killed in between leaves that one.
+        ``before`` is the file that the renaming replaces: a run killed in between leaves it.
         """
         path = run_path(self.target)
         try:

@@ -42,7 +42,7 @@ NEAR = (64, 2048)  # numbers of last characters, searched first for a cut
 
 
 class Cuts(NamedTuple):
-    """``at`` matches a possible cut, with no width; a match of ``runs`` has the same tokens as its matched group."""
+    """``at`` matches the empty string at a cut; to replace a match of ``runs`` by its group keeps the tokens."""
 
     at: re.Pattern[str]
     runs: re.Pattern[str] | None = None
@@ -173,9 +173,9 @@ class LongTexts:
         return text[: last(self._cuts, text[: self.size])]
 
     def enough(self, text: str, is_full: Callable[[str], bool]) -> str:
-        """Return a start of ``text`` for which ``is_full``, or a text with all its tokens.
+        """Return a start of ``text`` that ``is_full``, or else all of ``text``; both with runs shortened.
 
-        Raises if LONGEST characters do not fill the limit.
+        Raises if LONGEST characters make too few tokens.
         """
         have, tried = "", self.size
         for start in range(0, len(text), WINDOW):

@@ -1,4 +1,4 @@
-/* Each thread takes TEXTS texts at a time through tokenizer, pooling and flow, which keeps them in cache. */
+/* Each thread takes TEXTS texts at a time through tokenizer, pooling and flow, so that they stay in cache. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
