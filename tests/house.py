@@ -25,7 +25,12 @@ from support.processes import run_limited
 CODE = {".py", ".pyx", ".pxi", ".c", ".h", ".inc", ".js", ".css", ".html", ".sh"}
 MADE = {"kernels/_cpu.c", *(f"kernels/c/tokens/{it}.h" for it in ("marks", "unicode"))}  # by Cython, native/unicode.py
 PRODUCT = ("fastflow", "kernels", "train", "bench")
-GENERATED = {"docs/api.md", "docs/commands.md", *(f"bench/results/{it}/shapes.md" for it in ("xeon-amx", "zen4"))}
+GENERATED = {
+    "docs/api.md",
+    "docs/commands.md",
+    "bench/results/search.md",
+    *(f"bench/results/{it}/shapes.md" for it in ("xeon-amx", "zen4")),
+}
 PARTICIPLE = re.compile(r"\w+ed|built|found|given|held|kept|left|lost|made|said|seen|sent|shown|told|written")
 VERBS = {"embed", "feed", "need", "seed", "speed"}  # and nouns
 CALLED = {"fastflow/runtime.py: encode", "fastflow/runtime.py: stream", "train/__init__.py: fit"}  # by users

@@ -86,7 +86,9 @@ if TYPE_CHECKING:
 @click.option(
     "--delete-missing", is_flag=True, help="With --append: delete the rows of OUT.db whose id or text the inputs lack."
 )
-@click.option("--no-words", "words", flag_value=False, default=True, help="Leave word search out of OUT.db.")
+@click.option(
+    "--no-words", "words", flag_value=False, default=True, show_default=False, help="Leave word search out of OUT.db."
+)
 @shared.RESUME
 @click.option(
     "--shard",

@@ -35,7 +35,6 @@ HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"
 SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSb-test", "SICK-R-test")
 WHOLE = ("STSb", "SICK-R")  # published scores are of the whole set
-NEEDS = {"classes": ("sklearn", "scikit-learn"), "retrieval": ("bm25s", "bm25s")}  # kind of task -> module, package
 
 Encode = Callable[[Sequence[str]], NDArray[Any]]
 
@@ -115,8 +114,8 @@ def find_tasks(paths: Sequence[Path]) -> list[Task]:
             raise FastflowError(f"{path}: holds no .tsv file of scored pairs or of another task")
         tasks += found
     for task in tasks:
-        if not isinstance(task, Pairs) and task.kind in NEEDS and find_spec(NEEDS[task.kind][0]) is None:
-            raise missing_extra("eval", NEEDS[task.kind][1], f"{task.name}, a task of the kind {task.kind},")
+        if not isinstance(task, Pairs) and task.kind == "classes" and find_spec("sklearn") is None:
+            raise missing_extra("eval", "scikit-learn", f"{task.name}, a task of the kind {task.kind},")
     return tasks
 
 

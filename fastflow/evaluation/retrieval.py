@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,13 +16,13 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.evaluation.analyses import Measure, mean_of
 from fastflow.evaluation.rows import check_fields, find_packed, read_rows
+from fastflow.files.words import TABLE, create_words, find_words, quote_query, read_kind
 from fastflow.stages.vectors import shorten
 
 CORPUS = "corpus.tsv"
 HEADERS = {CORPUS: "id\ttitle\ttext", "queries.tsv": "id\ttext", "qrels.tsv": "query\tdoc\tgrade"}
 FIRST, DEPTH = 10, 100  # ranks that count in nDCG, and in recall
 COSINES = 1 << 22  # in a block: fewer, larger products are faster
-K1, B, STOPWORDS = 1.2, 0.75, "en_plus"  # parameters of BM25
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 Rows = NDArray[np.int64]
@@ -52,17 +54,17 @@ class Retrieval:
         return self._rank(row for block in compute_cosines(queries, documents) for row in block)
 
     def bm25(self) -> dict[str, Measure]:
-        import bm25s
-
-        documents, queries = (
-            bm25s.tokenize(texts, stopwords=STOPWORDS, return_ids=False, show_progress=False)
-            for texts in (self.documents, self.queries)
-        )
-        ranker, zeros = bm25s.BM25(k1=K1, b=B), np.zeros(len(documents))
-        if some := any(documents):  # bm25s raises if the documents, or the query, have no word
-            ranker.index(documents, show_progress=False)
-        scores = (ranker.get_scores(words) if some and words else zeros for words in queries)
-        return self._rank(np.where(row > 0, row, -np.inf) for row in scores)
+        """Rank by the words, as ``fastflow search --by words`` does."""
+        with closing(sqlite3.connect(":memory:")) as db:
+            db.execute(f"CREATE TABLE {TABLE} (row INTEGER PRIMARY KEY, text TEXT NOT NULL)")
+            db.executemany(f"INSERT INTO {TABLE} VALUES (?, ?)", enumerate(self.documents))  # noqa: S608 (a fixed name)
+            create_words(db)
+            kind = str(read_kind(db))
+            scores = np.full((len(self.queries), len(self.documents)), -np.inf)
+            for row, query, own in zip(scores, self.queries, self.own, strict=True):
+                for place, score in find_words(db, quote_query(query, kind), DEPTH + len(own)):
+                    row[place] = score
+        return self._rank(scores)
 
     def _rank(self, scores: Iterable[NDArray[Any]]) -> dict[str, Measure]:
         gains, recalls = [], []

@@ -24,7 +24,6 @@ ROWS = [  # the absent module, its extra, and the words of a command; MODEL is a
     ("pyarrow", "parquet", "embed in.txt -m MODEL -o out.parquet"),
     ("zstandard", "zstd", "embed in.txt.zst -m MODEL -o out.npy"),
     ("starlette", "serve", "serve"),
-    ("bm25s", "eval", "eval task -m MODEL"),
     ("sklearn", "eval", "eval labels.tsv -m MODEL"),
     ("torch", "train", "embed in.txt --fit -m MODEL -o out.npy"),
     ("wordfreq", "languages", "train in.txt --encoder MODEL --language hu -o out"),

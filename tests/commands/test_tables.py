@@ -191,7 +191,6 @@ def test_eval_prints_a_table_and_writes_json(model, tmp_path):
 
 
 def test_eval_takes_tasks_of_several_kinds(model, tmp_path):
-    pytest.importorskip("bm25s", reason="bm25s is not installed")
     write_pairs(tmp_path / "scored.tsv")
     write(tmp_path / "same.tsv", "split\tlabel\tsentence1\tsentence2", "all\t1\ta cat\ta cat", "all\t0\ta cat\tno dog")
     retrieval(tmp_path / "search", ["d1\t-\tthe red apple", "d2\t-\tblue sky"], ["q\tred"], ["q\td1\t1"])

@@ -195,7 +195,6 @@ def test_paraphrases_are_read_and_measured(tmp_path):
 @pytest.fixture
 def folder(tmp_path):
     """One task of each kind, at several depths."""
-    pytest.importorskip("bm25s")
     write(tmp_path / "sts.tsv", HEADER, "x\t1\ta\tb", "x\t2\ta\tc", "x\t3\tb\tc")
     write(tmp_path / "own" / "pairs.tsv", PARAPHRASES, "all\t1\ta\tb", "all\t0\ta\tc")
     write(tmp_path / "own" / "texts.tsv", TEXTS, *(f"all\t{i % 2}\tt{i}" for i in range(6)))

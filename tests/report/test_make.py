@@ -277,7 +277,6 @@ def test_sections_without_data_are_named(model, data, tmp_path):
 
 @pytest.mark.slow
 def test_scored_pairs_of_a_task_folder_are_similarity_and_search_has_bm25(model, data, tmp_path):
-    pytest.importorskip("bm25s", reason="bm25s is not installed")
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "scored.tsv").symlink_to(data / "pairs.tsv")
     retrieval(tmp_path / "own" / "search", ["d1\t-\tthe red apple", "d2\t-\tblue sky"], ["q\tred"], ["q\td1\t1"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import threading
 from contextlib import ExitStack, closing
@@ -129,6 +130,38 @@ def test_a_file_that_was_damaged_is_a_sentence_without_its_path(spoilt, caplog):
     assert answer.json["error"].startswith("copy.db could not be searched")
     assert str(path.parent) not in answer.body.decode()
     assert server.post("/embed", {"inputs": "a"}).status == 200
+
+
+def test_a_file_that_grows_or_is_replaced_fails_no_search(spoilt, library, runtime):
+    server, path = spoilt
+    done, found = threading.Event(), []
+
+    def ask():
+        while not done.is_set() or len(found) < 20:
+            found.append(server.post("/search", {"query": "a storm", "k": 100}))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with Index(path, runtime) as index:
+        for number in range(8):
+            fields = {name: [None] for name in index.columns if name not in ("row", "text", index.id_column)}
+            index.add([f"A new text, number {number}."], [number], fields)
+    os.replace(copy(library, path.with_name("other.db")), path)
+    done.set()
+    asking.join(WAIT)
+    assert [answer.status for answer in found] == [200] * len(found)
+    assert len(server.post("/search", {"query": "a storm", "k": 100}).json["hits"][0]) == 25
+    assert server.get("/info").json["search"]["rows"] == 25
+
+
+def test_filters_words_and_least_scores(librarian):
+    hits = librarian.post("/search", {"query": "Brot", "filter": {"lang": "de"}, "k": 100}).json["hits"][0]
+    assert {hit["fields"]["lang"] for hit in hits} == {"de"}
+    by = {by: librarian.post("/search", {"query": "storm", "by": by}).json["hits"][0] for by in ("vectors", "words")}
+    assert all("storm" in hit["text"].lower() for hit in by["words"])
+    least = by["vectors"][2]["score"]
+    cut = librarian.post("/search", {"query": "storm", "by": "vectors", "min_score": least}).json["hits"][0]
+    assert cut == by["vectors"][:3]
 
 
 @pytest.mark.slow
