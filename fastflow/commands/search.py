@@ -36,11 +36,16 @@ PARAGRAPHS = (
     "--by",
     type=click.Choice(["auto", *BY]),
     default="auto",
-    help="vectors: rank by similarity; words: by BM25; both: by their sum, each scaled to 0..1; auto: both for a .db "
+    help="vectors: rank by similarity; words: by BM25; both: by their weighted sum, each scaled to 0..1; auto: both for a .db "
     "and a model of the package or a token table, else vectors.",
 )
 @click.option("--min-score", type=float, metavar="C", help="Leave out hits of a lower score.")
-@click.option("--row", type=click.IntRange(0), metavar="N", help="Search for texts like row N of the file: no QUERY.")
+@click.option(
+    "--row",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Search for other texts like row N, by vectors unless --by says else: no QUERY.",
+)
 @click.option("--all", "every", is_flag=True, help="Print each row; else rows of equal texts are one hit.")
 @JSON
 @click.option(
@@ -102,7 +107,7 @@ def search(
     with Index(file, runtime, texts=texts) as index:
         if not quiet:
             introduce(runtime)
-            by = index.resolve_by(by, True)
+            by = "vectors" if row is not None and by == "auto" else index.resolve_by(by, True)
             say(f"fastflow: {_explain(index, by)}")
             if by == "vectors" and index.similarity == "cosine" and (usual := usual_cosine(runtime)) is not None:
                 say(f"fastflow: two texts drawn at random have a cosine of about {usual:.1f} with this model")
@@ -184,7 +189,7 @@ def _part(value: float | None, form: str) -> str:
 def _explain(index: Index, by: str) -> str:
     """Say what ranks the hits."""
     if by == "both":
-        return f"ranked by words and vectors: the score is the sum of BM25 and {index.similarity}, each scaled to 0..1"
+        return f"ranked by words and vectors: the score is the weighted sum of BM25 and {index.similarity}, each from 0 to 1"
     if by == "words":
         return "ranked by words: the score is BM25"
     lacks = "" if index.has_words else "; the file has no word search"
@@ -192,15 +197,12 @@ def _explain(index: Index, by: str) -> str:
 
 
 def _explain_none(where: str | None, min_score: float | None, by: str) -> str:
+    rows = "no row" if where is None else f"no row that meets {where!r}"
     if min_score is not None:
-        return f"no row has a score of {min_score:g}"
-    return (
-        f"no row meets {where!r}"
-        if where is not None
-        else "no row has a word of the query"
-        if by == "words"
-        else "the file has no row"
-    )
+        return f"{rows} has a score of {min_score:g} or more"
+    if by == "words":
+        return f"{rows} has a word of the query"
+    return "the file has no row" if where is None else f"no row meets {where!r}"
 
 
 def usual_cosine(runtime: Runtime) -> float | None:

@@ -95,7 +95,7 @@ def serve(
     requests finish.
 
     With --search, /search finds the rows of FILE.db that are most like a query, and the page has a field for it. The
-    file must be made with the same model, and is held in memory.
+    file is held in memory. Without -m its model is opened.
 
     \b
     fastflow serve

@@ -146,7 +146,7 @@ class Index:
             k: The hits to return.
             where: An SQL condition on the columns of a .db, or a value or a list of values for each column by its
                 name; other rows are skipped.
-            by: ``vectors`` ranks by similarity, ``words`` by BM25, ``both`` by the sum of the two, each scaled to 0..1
+            by: ``vectors`` ranks by similarity, ``words`` by BM25, ``both`` by the weighted sum of the two, each scaled to 0..1
                 over its best hundred rows. ``auto`` is ``both`` for texts, a .db with word search, and a model of the
                 package or a token table; else ``vectors``.
             min_score: The least score of a hit.
@@ -175,10 +175,10 @@ class Index:
         return hits[0] if single else hits
 
     def search_row(
-        self, row: int, k: int = 10, where: Where | None = None, *, by: str = "auto", min_score: float | None = None,
+        self, row: int, k: int = 10, where: Where | None = None, *, by: str = "vectors", min_score: float | None = None,
         distinct: bool = True,
     ) -> list[Hit]:  # fmt: skip
-        """Find the texts most like a row of the file, which is left out.
+        """Find other texts most like a row of the file.
 
         Args:
             row: Its number.
@@ -217,6 +217,10 @@ class Index:
             return "both" if texts and self._source.words is not None and self._kind != "tuned" else "vectors"
         if by != "vectors" and not texts:
             raise UsageError(f"a search by {by} needs texts, and the queries are vectors: search by vectors")
+        if by != "vectors" and self._source.words is None:
+            raise UsageError(
+                f"{self._source.path} has no word search: search by vectors, or make a .db without --no-words"
+            )
         return by
 
     def _find_hits(
@@ -379,7 +383,7 @@ class Index:
         if made is not None and made != runtime.fingerprint:
             raise FastflowError(
                 f"{path} was made with another model, of the fingerprint {made[:12]}…, and this is "
-                f"{runtime.info()['model']}, {runtime.fingerprint[:12]}…: give the model that made it with -m"
+                f"{runtime.info()['model']}, {runtime.fingerprint[:12]}…: give the model that made it{self._source.maker}"
             )
         if self.dim > runtime.dim:
             raise FastflowError(

@@ -88,6 +88,7 @@ class Source(ABC):
     truncated: bool = False
     normalized: bool = False
     words: str | None = None  # the kind of tokenizer of its word search
+    maker: str = ""  # the name of the model, for a message
 
     @abstractmethod
     def count(self) -> int:
@@ -106,8 +107,8 @@ class Source(ABC):
         """Read the ascending numbers of rows that meet ``where``."""
 
     def find_words(self, text: str, k: int, where: Where | None) -> list[tuple[int, float]]:
-        """Return the ``k`` best (row, BM25) for ``text``."""
-        raise UsageError(f"{self.path} has no word search: search it by vectors, or make a .db with fastflow embed")
+        """Return the ``k`` best (row, BM25) for ``text``; none without ``words``."""
+        return []
 
     def is_changed(self) -> bool:
         """Whether the file was changed since it was opened."""
@@ -206,6 +207,7 @@ class Database(Source):
             self.run = database.run_of(db, path)
             self.columns = database.columns_of(db)
             self.words = read_kind(db)
+        self.maker = f", {self.run['model']}" if self.run.get("model") else ""
         name = self.run.get("id_field") or "id"
         self.id_column = name if name in self.columns else None
         self._identity = self._stat()
@@ -244,12 +246,10 @@ class Database(Source):
         return self._matrix(rows.tolist(), [found[row][1] for row in rows.tolist()])
 
     def find_words(self, text: str, k: int, where: Where | None) -> list[tuple[int, float]]:
-        if self.words is None:
-            return super().find_words(text, k, where)
         allowed = None if where is None else frozenset(self.numbers(where).tolist()).__contains__
         with self._open() as db:
             database.read_only(db, TABLE, WORDS)
-            return find_words(db, quote_query(text, self.words), k, allowed)
+            return find_words(db, quote_query(text, str(self.words)), k, allowed)
 
     def is_changed(self) -> bool:
         return self._stat() != self._identity

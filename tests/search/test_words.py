@@ -90,6 +90,18 @@ def test_append_replace_and_delete_keep_the_words_in_step(folder, path):
     check_in_step(grown)
 
 
+def test_a_database_of_another_program_gets_words_beside_its_views(folder):
+    with closing(sqlite3.connect(folder / "own.db")) as db, db:
+        db.execute("CREATE TABLE orders (id INTEGER)")
+        db.execute("CREATE VIEW latest AS SELECT max(id) FROM orders")
+    for _ in range(2):
+        own = embed(folder, "own.db", "--append")
+    with Index(own, Runtime("static", backend="cpu")) as index:
+        assert index.add(["Another harbour."], [50], {name: [None] for name in FIELDS[0]})["added"] == 1
+        assert rows_of(index.search("harbour", by="words")) == [9]
+    check_in_step(own)
+
+
 def test_a_file_without_words_is_searched_by_vectors(folder):
     bare = embed(folder, "bare.db", "--no-words")
     assert database.find_foreign(bare) is None
@@ -183,8 +195,10 @@ def test_many_equal_rows_leave_room_for_others(tmp_path):
 def test_a_least_score_and_a_row_as_query(index, path):
     found = index.search("a ship in a storm", 9)
     assert index.search("a ship in a storm", 9, min_score=found[1].score) == found[:2]
-    assert run("search", path, "ship", "--min-score", 2).stderr.endswith("fastflow: no row has a score of 2\n")
-    like = index.search_row(0, 2, by="vectors")
+    assert run("search", path, "ship", "--min-score", 2).stderr.endswith("fastflow: no row has a score of 2 or more\n")
+    none = run("search", path, "zzzz", "--by", "words", "--where", "lang = 'en'").stderr
+    assert none.endswith("no row that meets \"lang = 'en'\" has a word of the query\n")
+    like = index.search_row(0, 2)
     assert rows_of(like) == [3, 8]  # its own text is left out, row 5 too
     shown = run("search", path, "--row", 0, "-k", 2, "--by", "vectors", "--json").stdout
     assert [hit["row"] for hit in json.loads(shown)["hits"]] == [3, 8]
@@ -208,6 +222,7 @@ def test_conditions_choose_rows_by_words_too(index, by):
     assert rows_of(index.search("ship storm", 1, {"year": 2008, "lang": "en"}, by=by)) == [8]
     assert set(rows_of(index.search("ship storm", 9, {"YEAR": [2000, 2003, 1]}, by=by))) == {0, 3}
     assert index.search("ship storm", 9, {"note": ["x", None], "year": []}, by=by) == []
+    assert rows_of(index.search("ship storm", 9, {"note": "x"}, by=by)) == [0]
     assert len(index.search("ship storm", 9, {"note": None}, by="vectors", distinct=False)) == len(TEXTS) - 1
 
 

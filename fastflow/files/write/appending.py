@@ -87,7 +87,7 @@ class AppendedFile(DatabaseFile):
         self._places: dict[int, int] = {}  # number in the input -> row that it replaces
         self._texts: bool | None = None
         self._updates: list[tuple[Any, ...]] = []  # (*kept, row, *kept) of rows with the same text
-        self._new = not target.exists()
+        self._new, self._lacks_words = not target.exists(), False
         with explain_fault(self.target):
             self._db = sqlite3.connect(target, timeout=WAIT, isolation_level=None)
             trust_triggers(self._db)
@@ -111,8 +111,10 @@ class AppendedFile(DatabaseFile):
                 same = ", ".join(f"{name} = excluded.{name}" for name in map(quote_name, columns))
                 sql = f"INSERT INTO {TABLE} ({names}) VALUES ({marks}) ON CONFLICT (row) DO UPDATE SET {same}"  # noqa: S608
                 self._db.executemany(sql, zip(*columns.values(), strict=True))  # triggers would not see a REPLACE
-                if self._new and self.words and not self.rows:
+                if self._lacks_words:
                     create_words(self._db)
+                    trust_triggers(self._db)
+                    self._lacks_words = False
             self._last += new
             self.rows += len(numbers)
             self.counts["added"] += new
@@ -189,6 +191,7 @@ class AppendedFile(DatabaseFile):
                 # without declared types, for later values may be of others
                 self._db.execute(f"CREATE TABLE {TABLE} ({', '.join(quote_name(n) + FIXED.get(n, '') for n in names)})")
                 self._write_run(self._db)
+                self._lacks_words = self.words
             self._types = check_appendable(self._db, self.target, self.describe_run(), names)
             self._index()
             self._db.execute("CREATE TEMP TABLE seen (key BLOB PRIMARY KEY, place TEXT) WITHOUT ROWID")
