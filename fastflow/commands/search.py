@@ -36,8 +36,8 @@ PARAGRAPHS = (
     "--by",
     type=click.Choice(["auto", *BY]),
     default="auto",
-    help="vectors: rank by similarity; words: by BM25; both: by their weighted sum, each scaled to 0..1; auto: both for a .db "
-    "and a model of the package or a token table, else vectors.",
+    help="vectors: rank by similarity; words: by BM25; both: by their weighted sum, each scaled to 0..1; auto: both "
+    "for a .db and a model of the package or a token table, else vectors.",
 )
 @click.option("--min-score", type=float, metavar="C", help="Leave out hits of a lower score.")
 @click.option(
@@ -189,7 +189,7 @@ def _part(value: float | None, form: str) -> str:
 def _explain(index: Index, by: str) -> str:
     """Say what ranks the hits."""
     if by == "both":
-        return f"ranked by words and vectors: the score is the weighted sum of BM25 and {index.similarity}, each from 0 to 1"
+        return f"ranked by words and vectors: the score is a weighted sum of BM25 and {index.similarity}, each 0 to 1"
     if by == "words":
         return "ranked by words: the score is BM25"
     lacks = "" if index.has_words else "; the file has no word search"

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.files.database import reading, run_of
 from fastflow.files.embed import append_texts
 from fastflow.files.read import InputFormat
-from fastflow.files.write.appending import AppendedFile, has_run
+from fastflow.files.write.appending import AppendedFile, read_run_fields
 from fastflow.options import check_texts, iterate_in_order
 from fastflow.runtime import Runtime
 from fastflow.search.scan import BY, DEPTH, SHARES, SIGNS, Best, MemoryIndex, find_kind, join_lists
@@ -146,7 +145,7 @@ class Index:
             k: The hits to return.
             where: An SQL condition on the columns of a .db, or a value or a list of values for each column by its
                 name; other rows are skipped.
-            by: ``vectors`` ranks by similarity, ``words`` by BM25, ``both`` by the weighted sum of the two, each scaled to 0..1
+            by: ``vectors`` ranks by similarity, ``words`` by BM25, ``both`` by their weighted sum, each scaled to 0..1
                 over its best hundred rows. ``auto`` is ``both`` for texts, a .db with word search, and a model of the
                 package or a token table; else ``vectors``.
             min_score: The least score of a hit.
@@ -279,7 +278,7 @@ class Index:
         for name, values in (("ids", ids), *fields.items()):
             if values is not None and len(values) != len(texts):
                 raise UsageError(f"{name} has {len(values)} values for {len(texts)} texts: give one for each text")
-        counts = append_texts(path, runtime, texts, ids, fields, _read_run(path))
+        counts = append_texts(path, runtime, texts, ids, fields, read_run_fields(path))
         self._reopen()
         return counts
 
@@ -296,7 +295,7 @@ class Index:
             FastflowError: The file is not a .db.
         """
         self._check_writable("delete")
-        layout = InputFormat(id_field=_read_run(self._source.path)["id_field"])
+        layout = InputFormat(id_field=read_run_fields(self._source.path)["id_field"])
         with AppendedFile(self._source.path, {}, layout, "text", False) as writer:
             count = writer.delete(list(iterate_in_order(keys)))
         self._reopen()
@@ -382,8 +381,8 @@ class Index:
         path, made = self._source.path, self._source.fingerprint
         if made is not None and made != runtime.fingerprint:
             raise FastflowError(
-                f"{path} was made with another model, of the fingerprint {made[:12]}…, and this is "
-                f"{runtime.info()['model']}, {runtime.fingerprint[:12]}…: give the model that made it{self._source.maker}"
+                f"{path} was made with another model, {made[:12]}…, and this is {runtime.info()['model']}, "
+                f"{runtime.fingerprint[:12]}…: give the model that made it{self._source.maker}"
             )
         if self.dim > runtime.dim:
             raise FastflowError(
@@ -396,9 +395,3 @@ def _is_text(queries: Any) -> bool:
     if isinstance(queries, str):
         return True
     return isinstance(queries, Sequence) and len(queries) > 0 and isinstance(queries[0], str)
-
-
-def _read_run(path: Path) -> dict[str, Any]:
-    has_run(path)
-    with reading(path) as db:
-        return dict.fromkeys(("id_field", "text_field", "truncate_dim", "normalized", "prompt")) | run_of(db, path)

@@ -230,7 +230,7 @@ WITH_A_MODEL = [
     ("search a.jsonl a -m {model}", 2, "cannot be searched; make a .db with fastflow embed -o OUT.db"),
     ("search x.db a -m {model} --texts a.jsonl", 2, "x.db has the texts itself: leave out a.jsonl"),
     ("search v.npy a -m {model} --texts absent.txt", 1, "absent.txt cannot be opened"),
-    ("search x.db a -m {bert} --quiet", 1, "was made with another model, of the fingerprint "),
+    ("search x.db a -m {bert} --quiet", 1, "was made with another model, "),
     ("serve --port 0 -m {bert} --search x.db", 1, "was made with another model"),
 ]
 

@@ -125,7 +125,7 @@ def test_texts_of_an_npy_and_conditions_that_choose_rows(runtime, made, corpus, 
 def test_another_model_is_refused(runtime, made, bert, model_copy):
     with pytest.raises(FastflowError) as caught:
         Index(made(), Runtime(bert))
-    said = f"was made with another model, of the fingerprint {runtime.fingerprint[:12]}…, and this is {bert}"
+    said = f"was made with another model, {runtime.fingerprint[:12]}…, and this is {bert}"
     assert said in str(caught.value)
     assert "give the model that made it" in str(caught.value)
     Index(made(), Runtime(model_copy)).close()  # the same files elsewhere are the same model

@@ -23,6 +23,8 @@ from fastflow.files.database import (
     DatabaseFile,
     check_appendable,
     quote_name,
+    reading,
+    run_of,
     select_in,
     to_column,
 )
@@ -43,6 +45,13 @@ def has_run(path: Path) -> bool:
     """Whether ``path`` has a table ``run``; what a killed run left half-done is rolled back."""
     with closing(sqlite3.connect(path, timeout=WAIT)) as db, explain_fault(path):
         return db.execute(f"PRAGMA table_info({RUN})").fetchone() is not None
+
+
+def read_run_fields(path: Path) -> dict[str, Any]:
+    """Return the table ``run`` with the fields that an addition needs."""
+    has_run(path)
+    with reading(path) as db:
+        return dict.fromkeys(("id_field", "text_field", "truncate_dim", "normalized", "prompt")) | run_of(db, path)
 
 
 @contextmanager
