@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,12 @@ from fastflow.console import emit, introduce, open_runtime, say, write_json, wri
 from fastflow.errors import UsageError
 
 if TYPE_CHECKING:
+    from fastflow.reranker import Reranker
     from fastflow.runtime import Runtime
     from fastflow.search import Hit
 
 TOGETHER = 64  # queries of standard input in one pass over the file
+CANDIDATES = 100
 PARAGRAPH = 40
 PARAGRAPHS = (
     "fastflow: the rows found are paragraphs, and the models in the package are made for sentences: a tuned one, such "
@@ -43,6 +45,13 @@ PARAGRAPHS = (
     type=click.Path(path_type=Path),
     help="The input that VECTORS.npy was made of, to print its texts.",
 )
+@click.option(
+    "--rerank",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Order the best rows by this cross-encoder's scores.",
+)
+@click.option("--candidates", type=click.IntRange(1), help="The best rows, which --rerank scores; else 100.")
 @RUNS
 @QUIET
 def search(
@@ -53,6 +62,8 @@ def search(
     json_file: str | None,
     where: str | None,
     texts: Path | None,
+    rerank: Path | None,
+    candidates: int | None,
     quiet: bool,
     **runs: Any,
 ) -> None:
@@ -68,6 +79,8 @@ def search(
     the similarity that a model of Sentence Transformers names. A .db of --precision binary or
     ubinary is compared by its bits.
 
+    With --rerank the score is the cross-encoder's, and --json has that of the search too, as search_score.
+
     \b
     fastflow embed input.jsonl --keep url -o input.db
     fastflow search input.db "how to bake bread" -k 5
@@ -78,26 +91,31 @@ def search(
 
     if model is None and file.suffix == ".db":
         model = find_model(file)
+    scorer = open_reranker(rerank, candidates, count, **runs)
     runtime = open_runtime(model, **runs, quiet=True)
     answers: list[str] = []
     paragraphs = False
     with Index(file, runtime, texts=texts) as index:
         if not quiet:
             introduce(runtime)
-            if index.similarity == "cosine" and (usual := usual_cosine(runtime)) is not None:
+            if scorer is None and index.similarity == "cosine" and (usual := usual_cosine(runtime)) is not None:
                 say(f"fastflow: two texts drawn at random have a cosine of about {usual:.1f} with this model")
         for queries in [[query]] if query != "-" else _lines(runtime):
-            for text, hits in zip(queries, index.search(queries, count, where), strict=True):
+            found = index.search(queries, count if scorer is None else candidates or CANDIDATES, where)
+            for text, hits in zip(queries, found, strict=True):
+                before = None if scorer is None else {hit.row: hit.score for hit in hits}
+                if scorer is not None:
+                    hits = rerank_hits(scorer, text, hits, count)
                 if not hits and not quiet:
                     say("fastflow: the file has no row" if where is None else f"fastflow: no row meets {where!r}")
                 if json_file == "-":
-                    emit(_object(text, hits))
+                    emit(_object(text, hits, before))
                 elif hits or query == "-":
-                    heads = None if quiet else (index.similarity, index.id_column)
+                    heads = None if quiet else ("rerank" if scorer else index.similarity, index.id_column)
                     emit(_table(text if query == "-" else None, hits, heads))
                 paragraphs = paragraphs or are_paragraphs([hit.text for hit in hits if hit.text])
                 if json_file not in (None, "-"):
-                    answers.append(_object(text, hits))
+                    answers.append(_object(text, hits, before))
     if paragraphs and runtime.session.packaged and not quiet:
         say(PARAGRAPHS)
     if json_file is not None and json_file != "-":
@@ -116,10 +134,34 @@ def _lines(runtime: Runtime) -> Iterator[list[str]]:
             yield window.texts
 
 
-def _object(query: str, hits: Sequence[Hit]) -> str:
+def open_reranker(
+    folder: Path | None, candidates: int | None, count: int, device: str, dtype: str, threads: int | None
+) -> Reranker | None:
+    """Open the cross-encoder of --rerank."""
+    if folder is None:
+        if candidates is not None:
+            raise UsageError("--candidates counts the rows of --rerank: give both")
+        return None
+    if count > (candidates or CANDIDATES):
+        raise UsageError(f"-k {count} asks for more rows than the {candidates or CANDIDATES} of --candidates")
+    from fastflow.reranker import Reranker
+
+    return Reranker(folder, dtype=dtype, threads=threads)
+
+
+def rerank_hits(reranker: Reranker, query: str, hits: Sequence[Hit], count: int) -> list[Hit]:
+    """Return the ``count`` best hits by the reranker's scores."""
+    if any(hit.text is None for hit in hits):
+        raise UsageError("--rerank reads texts, and the file has none: give --texts FILE")
+    best = reranker.rank(query, [str(hit.text) for hit in hits], count)
+    return [hits[each["corpus_id"]]._replace(score=each["score"]) for each in best]
+
+
+def _object(query: str, hits: Sequence[Hit], before: Mapping[int, float] | None) -> str:
     rows: list[dict[str, Any]] = []
     for rank, hit in enumerate(hits, 1):
         found: dict[str, Any] = {"rank": rank, "score": hit.score, "row": hit.row}
+        found |= {} if before is None else {"search_score": before[hit.row]}
         more = {"text": hit.text, "id": hit.id, "fields": hit.fields}
         rows.append(found | {name: value for name, value in more.items() if value not in (None, {})})
     return json.dumps({"query": query, "hits": rows}, ensure_ascii=False)
