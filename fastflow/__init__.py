@@ -15,6 +15,7 @@ from fastflow.version import __version__
 
 if TYPE_CHECKING:
     from fastflow.exports.export import export
+    from fastflow.reranker import Reranker
     from fastflow.runtime import Runtime
     from fastflow.search import Hit, Index
     from fastflow.train import distill, fit
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
 # Fit is left out: `from fastflow import *` would need the train extra
 __all__ = [
-    "FastflowError", "FastflowWarning", "Hit", "Index", "Runtime", "UsageError", "__version__", "distill", "export",
-    "fit",
+    "FastflowError", "FastflowWarning", "Hit", "Index", "Reranker", "Runtime", "UsageError", "__version__", "distill",
+    "export", "fit",
 ]  # fmt: skip
 LATER = {  # public name -> the module that defines it
     "Fit": "fastflow.train.export.result",
     "Hit": "fastflow.search",
     "Index": "fastflow.search",
+    "Reranker": "fastflow.reranker",
     "Runtime": "fastflow.runtime",
     "distill": "fastflow.train",
     "export": "fastflow.exports.export",

@@ -26,6 +26,7 @@ HEADING = re.compile(r"^(Args|Returns|Yields|Raises|Example):\n", re.M)
 ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \w+)*): ", re.M)
 SUBJECTS: tuple[tuple[str, Any, type], ...] = (  # the name in fastflow, the call, and the class of its result
     ("Runtime", fastflow.Runtime, fastflow.Runtime), ("Index", fastflow.Index, fastflow.Index),
+    ("Reranker", fastflow.Reranker, fastflow.Reranker),
     ("fit", fastflow.fit, Fit), ("distill", fastflow.distill, Distilled), ("export", fastflow.export, Exported),
 )  # fmt: skip
 HEAD = """# The Python API

@@ -116,7 +116,7 @@ class CpuBackend(CpuCalibrator, Backend):
         super().__init__(model, dtype, "cpu", threads)
         config = read_config(model.encoder)
         shape = encoder_shape(config, model.encoder)
-        weights = MappedWeights(model.encoder, config, shape)
+        weights = MappedWeights(model.encoder, config, shape, model.pairs)
         exact = model.pooling.of_embeddings
         tried = self._try_int8(model, weights) if dtype == "int8" and not exact else None
         self._encoder = self._pack(model, shape, weights, threads, tried)
@@ -171,7 +171,7 @@ class CpuBackend(CpuCalibrator, Backend):
 
     def pool(self, tokens: Tokens) -> Floats:
         try:
-            pooled = np.asarray(self._encoder(tokens.ids, tokens.offsets, tokens.skip))
+            pooled = np.asarray(self._encoder(tokens.ids, tokens.offsets, tokens.skip, tokens.seconds))
         except ValueError as error:
             raise FastflowError(str(error)) from error
         if self.int8 is not None:

@@ -143,7 +143,7 @@ class StreamedBackend(ReferenceBackend):
     """The reference backend with its weights in the mapped file."""
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
-        return _Stream(MappedWeights(model.encoder, config, self._shape))
+        return _Stream(MappedWeights(model.encoder, config, self._shape, model.pairs))
 
     def weight(self, product: str) -> Floats:
         found: Floats = self._weights[f"{product}.weight"]

@@ -63,7 +63,7 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
         self._open_stages(model, threads)
 
     def load(self, model: Model, config: dict[str, Any]) -> Mapping[str, Any]:
-        return load_weights(model.encoder, config, self._shape, self.floats)
+        return load_weights(model.encoder, config, self._shape, self.floats, model.pairs)
 
     def pool(self, tokens: Tokens) -> Floats:
         return self.pooling(self.hidden_states(tokens), tokens)
@@ -74,7 +74,7 @@ class ReferenceBackend(ReferenceCalibrator, Backend):
         layers = self._pooling.layers
         with np.errstate(over="ignore", invalid="ignore"):
             return reference.encode(
-                self._weights, tokens.ids, tokens.offsets, self._shape, layers, self.floats, self.watch
+                self._weights, tokens.ids, tokens.offsets, self._shape, layers, self.floats, self.watch, tokens.seconds
             )
 
     def pooling(self, hidden: dict[int, Floats], tokens: Tokens) -> Floats:

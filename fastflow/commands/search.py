@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,13 @@ from fastflow.console import emit, introduce, open_runtime, say, write_json, wri
 from fastflow.errors import UsageError
 
 if TYPE_CHECKING:
+    from fastflow.reranker import Reranker
     from fastflow.runtime import Runtime
     from fastflow.search import Hit, Index
 
 BY = ("vectors", "words", "both")  # as ``search.scan``, which imports more
 TOGETHER = 64  # queries of standard input in one pass over the file
+CANDIDATES = 100
 PARAGRAPH = 40
 PARAGRAPHS = (
     "fastflow: the rows found are paragraphs, and the models in the package are made for sentences: --by both, or a "
@@ -59,6 +62,13 @@ PARAGRAPHS = (
     type=click.Path(path_type=Path),
     help="The input that VECTORS.npy was made of, to print its texts.",
 )
+@click.option(
+    "--rerank",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Order the best rows by this cross-encoder's scores.",
+)
+@click.option("--candidates", type=click.IntRange(1), help="The best rows, which --rerank scores; else 100.")
 @RUNS
 @QUIET
 def search(
@@ -73,6 +83,8 @@ def search(
     json_file: str | None,
     where: str | None,
     texts: Path | None,
+    rerank: Path | None,
+    candidates: int | None,
     quiet: bool,
     **runs: Any,
 ) -> None:
@@ -88,6 +100,8 @@ def search(
     the similarity that a model of Sentence Transformers names. A .db of --precision binary or
     ubinary is compared by its bits. Words are compared by SQLite's FTS5.
 
+    With --rerank the score is the cross-encoder's, and --json has that of the search too, as search_score.
+
     \b
     fastflow embed input.jsonl --keep url -o input.db
     fastflow search input.db "how to bake bread" -k 5
@@ -100,34 +114,43 @@ def search(
         model = find_model(file)
     if (query is None) == (row is None):
         raise UsageError("search takes a QUERY or --row N: give one of them")
+    if rerank is not None and row is not None:
+        raise UsageError("--rerank compares texts with a QUERY: give one in place of --row")
+    scorer = open_reranker(rerank, candidates, count, **runs)
     runtime = open_runtime(model, **runs, quiet=True)
     answers: list[str] = []
     paragraphs = False
-    how: Any = {"by": by, "min_score": min_score, "distinct": not every}
     with Index(file, runtime, texts=texts) as index:
+        by = "vectors" if row is not None and by == "auto" else index.resolve_by(by, True)
+        how: Any = {"by": by, "distinct": not every, "min_score": None if scorer else min_score}
         if not quiet:
             introduce(runtime)
-            by = "vectors" if row is not None and by == "auto" else index.resolve_by(by, True)
-            say(f"fastflow: {_explain(index, by)}")
-            if by == "vectors" and index.similarity == "cosine" and (usual := usual_cosine(runtime)) is not None:
+            say(f"fastflow: {_explain(index, by, scorer is not None)}")
+            plain = scorer is None and by == "vectors" and index.similarity == "cosine"
+            if plain and (usual := usual_cosine(runtime)) is not None:
                 say(f"fastflow: two texts drawn at random have a cosine of about {usual:.1f} with this model")
+        most = count if scorer is None else candidates or CANDIDATES
+        least = -inf if min_score is None else min_score
         for queries in [[query or f"row {row}"]] if query != "-" else _lines(runtime):
             found = (
-                index.search(queries, count, where, **how)
+                index.search(queries, most, where, **how)
                 if row is None
-                else [index.search_row(row, count, where, **how)]
+                else [index.search_row(row, most, where, **how)]
             )
             for text, hits in zip(queries, found, strict=True):
+                before = None if scorer is None else {hit.row: hit.score for hit in hits}
+                if scorer is not None:
+                    hits = [hit for hit in rerank_hits(scorer, text, hits, count) if hit.score >= least]
                 if not hits and not quiet:
                     say(f"fastflow: {_explain_none(where, min_score, by)}")
                 if json_file == "-":
-                    emit(_object(text, hits))
+                    emit(_object(text, hits, before))
                 elif hits or query == "-":
-                    heads = None if quiet else (index.similarity if by == "vectors" else "score", index.id_column)
-                    emit(_table(text if query == "-" else None, hits, heads))
+                    name = "rerank" if scorer else index.similarity if by == "vectors" else "score"
+                    emit(_table(text if query == "-" else None, hits, None if quiet else (name, index.id_column)))
                 paragraphs = paragraphs or are_paragraphs([hit.text for hit in hits if hit.text])
                 if json_file not in (None, "-"):
-                    answers.append(_object(text, hits))
+                    answers.append(_object(text, hits, before))
     if paragraphs and by == "vectors" and runtime.session.packaged and not quiet:
         say(PARAGRAPHS)
     if json_file is not None and json_file != "-":
@@ -146,10 +169,34 @@ def _lines(runtime: Runtime) -> Iterator[list[str]]:
             yield window.texts
 
 
-def _object(query: str, hits: Sequence[Hit]) -> str:
+def open_reranker(
+    folder: Path | None, candidates: int | None, count: int, device: str, dtype: str, threads: int | None
+) -> Reranker | None:
+    """Open the cross-encoder of --rerank."""
+    if folder is None:
+        if candidates is not None:
+            raise UsageError("--candidates counts the rows of --rerank: give both")
+        return None
+    if count > (candidates or CANDIDATES):
+        raise UsageError(f"-k {count} asks for more rows than the {candidates or CANDIDATES} of --candidates")
+    from fastflow.reranker import Reranker
+
+    return Reranker(folder, dtype=dtype, threads=threads)
+
+
+def rerank_hits(reranker: Reranker, query: str, hits: Sequence[Hit], count: int) -> list[Hit]:
+    """Return the ``count`` best hits by the reranker's scores."""
+    if any(hit.text is None for hit in hits):
+        raise UsageError("--rerank reads texts, and the file has none: give --texts FILE")
+    best = reranker.rank(query, [str(hit.text) for hit in hits], count)
+    return [hits[each["corpus_id"]]._replace(score=each["score"]) for each in best]
+
+
+def _object(query: str, hits: Sequence[Hit], before: Mapping[int, float] | None) -> str:
     rows: list[dict[str, Any]] = []
     for rank, hit in enumerate(hits, 1):
         found: dict[str, Any] = {"rank": rank, "score": hit.score, "row": hit.row}
+        found |= {} if before is None else {"search_score": before[hit.row]}
         parts = {
             "similarity": hit.similarity,
             "words": hit.words,
@@ -186,8 +233,11 @@ def _part(value: float | None, form: str) -> str:
     return f"{'-':>{form[0]}}" if value is None else format(value, form)
 
 
-def _explain(index: Index, by: str) -> str:
+def _explain(index: Index, by: str, reranked: bool) -> str:
     """Say what ranks the hits."""
+    if reranked:
+        names = {"both": "words and vectors"}
+        return f"ranked by the reranker, among the best by {names.get(by, by)}"
     if by == "both":
         return f"ranked by words and vectors: the score is a weighted sum of BM25 and {index.similarity}, each 0 to 1"
     if by == "words":

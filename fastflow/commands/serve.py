@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from fastflow.commands import MODEL, RUNS, Command
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError, need_extra
 from fastflow.serve import MIB, ServerSettings, read_keys
+
+if TYPE_CHECKING:
+    from fastflow.serve.searcher import PairScorer
 
 NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client")
 USUAL = ServerSettings()
@@ -26,6 +29,13 @@ SECONDS = click.FloatRange(min=0, min_open=True)
     metavar="FILE.db",
     type=click.Path(path_type=Path),
     help="Load a file of fastflow embed -o FILE.db, for POST /search and the page.",
+)
+@click.option(
+    "--reranker",
+    "reranker_folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Load a cross-encoder too, for POST /rerank and /v1/rerank.",
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="0: any that is free.")
@@ -72,6 +82,7 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 def serve(
     model: str | None,
     search_file: Path | None,
+    reranker_folder: Path | None,
     host: str,
     port: int,
     uds: Path | None,
@@ -96,6 +107,8 @@ def serve(
 
     With --search, /search finds the rows of FILE.db that are most like a query, and the page has a field for it. The
     file is held in memory. Without -m its model is opened.
+
+    With --reranker, TEI's /rerank and the /v1/rerank of Cohere and Jina score texts for a query, on the CPU.
 
     \b
     fastflow serve
@@ -124,7 +137,8 @@ def serve(
                 model = find_model(search_file)
             runtime = open_runtime(model, device, dtype, threads, quiet=False)
             searcher = None if search_file is None else Searcher(search_file, runtime, threads)
-            service = Service(ServedModel(runtime, model_name), settings, searcher=searcher)
+            scorer = None if reranker_folder is None else _open_scorer(reranker_folder, dtype, threads)
+            service = Service(ServedModel(runtime, model_name), settings, searcher=searcher, scorer=scorer)
             where = str(uds) if uds is not None else f"http://{_address(bound.getsockname())}"
             line = f"fastflow: serving {service.model.names[0]} at {where}"
             if searcher is not None:
@@ -134,6 +148,13 @@ def serve(
             if uds is not None:
                 uds.unlink(missing_ok=True)
     say("fastflow: stopped")
+
+
+def _open_scorer(folder: Path, dtype: str, threads: int | None) -> PairScorer:
+    from fastflow.reranker import Reranker
+    from fastflow.serve.searcher import PairScorer
+
+    return PairScorer(Reranker(folder, dtype=dtype, threads=threads))
 
 
 def _address(name: tuple[Any, ...]) -> str:

@@ -116,6 +116,7 @@ class Model(Calibrated):
     int8: Int8 | None = None
     head: Head = ()
     awaited: Callable[[], str] | None = None
+    pairs: bool = False  # whether texts are pairs of two segments
 
     @property
     def pooled_dim(self) -> int:

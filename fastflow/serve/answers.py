@@ -16,11 +16,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.kernels.encoder.texts import ACTIVATIONS
+from fastflow.model.tokenizer import Tokens
 from fastflow.search import Hit
 from fastflow.serve.engine import EmbedResult, Gone
 from fastflow.serve.model import EmbedOptions, Floats
 from fastflow.serve.requests import Refused, Values, refuse_expired
-from fastflow.serve.searcher import Searcher
+from fastflow.serve.searcher import PairScorer, Searcher
 from fastflow.serve.service import Service
 from fastflow.version import __version__
 
@@ -112,10 +114,10 @@ def _describe(service: Service, name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "fastflow", "root": service.model.names[0]}
 
 
-def check_name(service: Service, name: str) -> None:
-    """Refuse another model."""
-    if name not in service.model.names and not service.settings.any_model:
-        known = " or ".join(service.model.names)
+def check_name(service: Service, name: str, names: Sequence[str] = ()) -> None:
+    """Refuse a model of another name than ``names``, or than the model's."""
+    if name not in (names or service.model.names) and not service.settings.any_model:
+        known = " or ".join(names or service.model.names)
         message = f"the model {name:.80} does not exist here; this server has {known}; --any-model takes every name"
         raise Refused("model", message, "model")
 
@@ -174,6 +176,7 @@ async def answer_info(service: Service, request: Request, asked: Values) -> Resp
         "timeout_seconds": settings.timeout,
         "tokens_per_second": round(queue.rate),
         "search": None if service.searcher is None else service.searcher.describe(),
+        "reranker": None if service.scorer is None else service.scorer.describe(),
     }
     return JSONResponse(service.model.describe() | limits)
 
@@ -206,14 +209,18 @@ async def answer_search(searcher: Searcher, service: Service, request: Request, 
     return make_response(await service.write(letters, _format, searcher, done, hits), done)
 
 
-async def _find(
-    service: Service, request: Request, searcher: Searcher, text: str, vector: Floats, options: Values, deadline: float
-) -> list[Hit]:
+async def _check_waiting(service: Service, request: Request, deadline: float) -> None:
     if await request.is_disconnected():
         service.metrics.count("fastflow_cancelled_requests")
         raise Gone
     if time.monotonic() > deadline:
         raise refuse_expired()
+
+
+async def _find(
+    service: Service, request: Request, searcher: Searcher, text: str, vector: Floats, options: Values, deadline: float
+) -> list[Hit]:
+    await _check_waiting(service, request, deadline)
     try:
         hits, spent = await searcher.find(vector, text, options)
     except UsageError as error:
@@ -234,3 +241,56 @@ def _format(searcher: Searcher, done: EmbedResult, hits: list[list[Hit]]) -> byt
     except (TypeError, ValueError) as error:
         message = f"a row that was found in {searcher.name} holds a value that JSON has no form for: {error}"
         raise Refused("backend", message) from error
+
+
+async def answer_rerank(scorer: PairScorer, service: Service, request: Request, asked: Values) -> Response:
+    """Answer in TEI's format."""
+    texts = asked["texts"][0]
+    logits, _ = await _score_pairs(scorer, service, request, asked["query"], texts, asked["truncate"])
+    scores = logits if asked["raw_scores"] else ACTIVATIONS["sigmoid"](logits)
+    best = np.argsort(-logits, kind="stable").tolist()
+    rows = [{"index": i, "score": float(scores[i])} for i in best]
+    return JSONResponse([row | ({"text": texts[row["index"]]} if asked["return_text"] else {}) for row in rows])
+
+
+async def answer_ranked(scorer: PairScorer, service: Service, request: Request, asked: Values) -> Response:
+    """Answer in the format of Cohere and Jina."""
+    texts = asked["documents"][0]
+    logits, tokens = await _score_pairs(scorer, service, request, asked["query"], texts, service.settings.truncate)
+    scores = ACTIVATIONS["sigmoid"](logits)
+    best = np.argsort(-logits, kind="stable")[: asked["top_n"]].tolist()
+    rows: list[dict[str, Any]] = [{"index": i, "relevance_score": float(scores[i])} for i in best]
+    rows = [row | ({"document": {"text": texts[row["index"]]}} if asked["return_documents"] else {}) for row in rows]
+    usage = {"prompt_tokens": len(tokens.ids), "total_tokens": len(tokens.ids), "truncated_texts": len(tokens.cut)}
+    return JSONResponse({"model": scorer.name, "object": "list", "results": rows, "usage": usage})
+
+
+async def _score_pairs(
+    scorer: PairScorer, service: Service, request: Request, query: str, texts: list[str], truncate: bool
+) -> tuple[Floats, Tokens]:
+    """Return logits (B,) and tokens of the query with each text."""
+    deadline, metrics, settings = time.monotonic() + service.settings.timeout, service.metrics, service.settings
+    metrics.count("te_request_count", method="batch")
+    metrics.count("te_rerank_count", len(texts))
+    try:
+        tokens = await service.engine.run_in_thread(scorer.pair, query, texts)
+    except FastflowError as error:
+        raise Refused("tokenizer", str(error)) from error
+    if len(tokens.cut) and not truncate:
+        most = f"{scorer.reranker.max_length} tokens together, the most that the model takes"
+        fault = f"the query and text {tokens.cut[0]} have more than {most}: shorten them, or let them be cut"
+        raise Refused("validation", fault)
+    logits = np.empty(len(texts))
+    with scorer.turn(settings.max_queue, len(tokens.ids)):
+        for rows in tokens.batches(len(texts), service.engine.queue.batch):
+            await _check_waiting(service, request, deadline)
+            batch = tokens.select(rows)
+            try:
+                logits[rows], _ = await scorer.run(len(batch.ids), scorer.score, batch)
+            except FastflowError as error:
+                log.error("pairs could not be scored: %s", error)
+                raise Refused("backend", f"the pairs could not be scored: {error}") from error
+    metrics.count("te_request_success", method="batch")
+    metrics.count("te_rerank_success", len(texts))
+    metrics.count("fastflow_truncated_texts", len(tokens.cut))
+    return logits, tokens

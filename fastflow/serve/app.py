@@ -30,7 +30,7 @@ NO_FILE = "no file is loaded to search: start the server with --search FILE.db"
 LEFT_OUT = {  # route of TEI -> why this server lacks it
     "/embed_all": "calibration is made for the vector of a text, and not for one of each token",
     "/embed_sparse": "the model gives dense vectors",
-    "/rerank": "the model scores no pairs; POST /similarity compares texts by their embeddings",
+    "/rerank": "no model that scores pairs is loaded: start the server with --reranker DIR",
     "/predict": "the model has no classes",
     "/decode": "token ids are not taken; POST /tokenize gives the text of each id",
     "/vertex": "Google's envelope is not read; send its instances as inputs to POST /embed",
@@ -65,8 +65,8 @@ def make_app(service: Service) -> Starlette:
         service.engine.start()
         yield
         service.engine.stop()
-        if service.searcher is not None:
-            service.searcher.close()
+        for turns in filter(None, (service.searcher, service.scorer)):
+            turns.close()
 
     async def answer_description(service: Service, request: Request, asked: Values) -> Response:
         return JSONResponse(app.state.description)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from fastflow.search.scan import BY
 from fastflow.serve import answers, requests
 from fastflow.serve.requests import KINDS, STRING, Field, Schema, Values, allow_null, is_openai, take_object
+from fastflow.serve.searcher import PairScorer
 from fastflow.serve.service import Service
 from fastflow.version import __version__
 
@@ -125,6 +126,9 @@ HIT = describe_object(
     rows=describe_list(COUNT), similarity=requests.allow_null(NUMBER), words=requests.allow_null(NUMBER),
 )  # fmt: skip
 HITS = describe_object(similarity=STRING, truncated_texts=COUNT, hits=describe_list(describe_list(HIT)))
+RANKED = describe_list(describe_object(index=COUNT, score={"type": "number"}))
+RELEVANT = describe_object(index=COUNT, relevance_score={"type": "number"})
+RANKING = describe_object(model=STRING, object=LISTED, results=describe_list(RELEVANT), usage=USAGE)
 HEALTH = describe_object(status={"const": "ok"})
 
 
@@ -171,7 +175,32 @@ def declare(service: Service) -> list[Endpoint]:
         answer, body = partial(answers.answer_search, service.searcher), take_object(**pick(*SEARCHED))
         example = {"query": "a storm at sea", "k": 3}
         endpoints += [Endpoint(("/search",), "The rows most like a query", answer, HITS, body, example, computed=True)]
-    return endpoints
+    return endpoints if service.scorer is None else endpoints + _declare_ranking(service, service.scorer, fields)
+
+
+def _declare_ranking(service: Service, scorer: PairScorer, fields: dict[str, Field]) -> list[Endpoint]:
+    most, query = service.settings.max_inputs, requests.take_string("a text")._replace(required=True)
+    texts = requests.take_texts("texts to score for the query", most, listed=True)
+    named = {"query": query, "documents": texts, "model": _take_model(service, (scorer.name, "default"))}
+    return [
+        Endpoint(
+            ("/rerank",), "Texts by their score for a query, as TEI's", partial(answers.answer_rerank, scorer), RANKED,
+            take_object(
+                query=query, texts=texts,
+                raw_scores=requests.take_flag("true: logits; false: their sigmoid, from 0 to 1", False),
+                return_text=requests.take_flag("true: the texts too", False),
+                truncate=fields["truncate"], truncation_direction=fields["truncation_direction"],
+            ), {"query": "a storm at sea", "texts": ["a gale", "a farm"]},
+        ),
+        Endpoint(
+            ("/v1/rerank",), "Documents by their relevance to a query, as Cohere's and Jina's",
+            partial(answers.answer_ranked, scorer), RANKING,
+            take_object(
+                **named, top_n=requests.take_count("documents of the answer", most),
+                return_documents=requests.take_flag("true: the documents too", False),
+            ), {"query": "a storm at sea", "documents": ["a gale", "a farm"]}, kinds=("model",),
+        ),
+    ]  # fmt: skip
 
 
 def _declare_fields(service: Service) -> dict[str, Field]:
@@ -206,11 +235,12 @@ def _declare_fields(service: Service) -> dict[str, Field]:
     }
 
 
-def _take_model(service: Service) -> Field:
-    schema: Schema = STRING if service.settings.any_model else {"enum": [*service.model.names]}
-    field = requests.take_string("a name of /v1/models; may be left out", schema)
+def _take_model(service: Service, names: Sequence[str] = ()) -> Field:
+    schema: Schema = STRING if service.settings.any_model else {"enum": [*(names or service.model.names)]}
+    field = requests.take_string("a name of the reranker" if names else "a name of /v1/models", schema)
+    field = field._replace(meaning=f"{field.meaning}; may be left out")
 
     def read(name: str, value: Any) -> None:
-        answers.check_name(service, field.read(name, value))
+        answers.check_name(service, field.read(name, value), names)
 
     return field._replace(read=read)

@@ -1,11 +1,11 @@
-"""Search the file of --search in a thread of its own."""
+"""Search the file of --search, and score pairs by --reranker, each in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
+from fastflow.model.tokenizer import Tokens
+from fastflow.reranker import Reranker, score_tokens
 from fastflow.runtime import Runtime
 from fastflow.search import Hit, Index
 from fastflow.search.source import compile_condition
@@ -23,35 +25,59 @@ from fastflow.serve.queue import SMOOTH, WAIT, Promised
 from fastflow.serve.requests import Refused, refuse_busy
 
 CODED = ("float32", "float16"), ("cosine", "dot")  # precisions and similarities that int8 codes can hold
-TRIES = 2  # searches that are timed at the start
 REOPENED = 5  # openings for one search of a file that changes
+TRIES, PROBED = 2, 16  # calls that are timed at the start, and pairs of one
 
 
-class Searcher:
-    """Searches a file for many requests; call ``find`` and ``turn`` on the event loop."""
+class Turns:
+    """A thread that computes for many requests, in turns; call ``turn`` and ``run`` on the event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._waiting, self._promised = 0, Promised()  # work of requests that wait or run, and of refused ones
+        self._seconds = 0.0  # seconds of one piece of work, lately
+        self._thread = ThreadPoolExecutor(1, name)
+
+    @contextmanager
+    def turn(self, most: float, work: int = 1) -> Iterator[None]:
+        """Take a turn for the ``with`` block; raises Refused if it would wait over ``most`` seconds."""
+        wait = self._waiting * self._seconds
+        if wait > most:
+            raise refuse_busy(self._promised.refuse(wait - most / 2, work, 1 / self._seconds, WAIT))
+        self._waiting += work
+        try:
+            yield
+        finally:
+            self._waiting -= work
+            self._promised.subtract(work if self._waiting else math.inf)
+
+    async def run(self, work: int, call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+        """Return the call's result, and its seconds for ``work``."""
+        loop = asyncio.get_running_loop()
+        found, spent = await loop.run_in_executor(self._thread, time_call, call, *arguments)
+        self._seconds += SMOOTH * (spent / work - self._seconds)
+        return found, spent
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+
+def time_call(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """Return a call's result and seconds."""
+    start = time.monotonic()
+    return call(*arguments), time.monotonic() - start
+
+
+class Searcher(Turns):
+    """Searches a file for many requests."""
 
     def __init__(self, path: Path, runtime: Runtime, threads: int | None = None) -> None:
+        super().__init__("fastflow-search")
         self._index = _open(path, runtime, threads)
         self._open = partial(_open, path, runtime, threads)
         self.name, self.rows, self.similarity = path.name, len(self._index), self._index.similarity
         self.query_options = self._index.query_options()
-        self._asking, self._promised = 0, Promised()  # requests that wait or search, and refused ones
-        self._thread = ThreadPoolExecutor(1, "fastflow-search")
         zeros = np.zeros((1, self._index.dim), np.float32)
-        self._seconds = min(self._search(zeros, None, {"k": 1})[1] for _ in range(TRIES))  # seconds of a recent query
-
-    @contextmanager
-    def turn(self, most: float) -> Iterator[None]:
-        """Take a turn for the ``with`` block; raises Refused if it would wait over ``most`` seconds."""
-        wait = self._asking * self._seconds
-        if wait > most:
-            raise refuse_busy(self._promised.refuse(wait - most / 2, 1, 1 / self._seconds, WAIT))
-        self._asking += 1
-        try:
-            yield
-        finally:
-            self._asking -= 1
-            self._promised.subtract(1 if self._asking else math.inf)
+        self._seconds = min(time_call(self._search, zeros, None, {"k": 1})[1] for _ in range(TRIES))
 
     def check(self, where: dict[str, Any] | None) -> None:
         """Raise Refused for a filter that the file cannot take."""
@@ -62,20 +88,9 @@ class Searcher:
 
     async def find(self, vector: NDArray[Any], text: str, options: dict[str, Any]) -> tuple[list[Hit], float]:
         """Return the best rows for ``text`` with ``vector`` (D,) by ``Index.search``, and the seconds."""
-        loop = asyncio.get_running_loop()
-        hits, spent = await loop.run_in_executor(self._thread, self._search, vector[None], text, options)
-        self._seconds += SMOOTH * (spent - self._seconds)
-        return hits, spent
+        return await self.run(1, self._search, vector[None], text, options)
 
-    def describe(self) -> dict[str, Any]:
-        return {"file": self.name, "rows": self.rows, "precision": self._index.precision, "dim": self._index.dim}
-
-    def close(self) -> None:
-        self._thread.shutdown(cancel_futures=True)
-        self._index.close()
-
-    def _search(self, vectors: NDArray[Any], text: str | None, options: dict[str, Any]) -> tuple[list[Hit], float]:
-        start = time.monotonic()
+    def _search(self, vectors: NDArray[Any], text: str | None, options: dict[str, Any]) -> list[Hit]:
         queries: Any = vectors if text is None else [text]
         for left in reversed(range(REOPENED)):
             try:
@@ -86,13 +101,44 @@ class Searcher:
             except FastflowError:
                 if not left or not self._index.is_changed():
                     raise
-        return hits, time.monotonic() - start
+        return hits
 
     def _reopen(self) -> None:
         """Open the file that was changed or replaced."""
         index = self._open()
         self._index.close()
         self._index, self.rows, self.query_options = index, len(index), index.query_options()
+
+    def describe(self) -> dict[str, Any]:
+        return {"file": self.name, "rows": self.rows, "precision": self._index.precision, "dim": self._index.dim}
+
+    def close(self) -> None:
+        super().close()
+        self._index.close()
+
+
+class PairScorer(Turns):
+    """Scores the pairs of many requests."""
+
+    def __init__(self, reranker: Reranker) -> None:
+        if reranker.num_labels != 1:
+            raise UsageError(f"--reranker takes a model of one label, and {reranker.model.path} has several")
+        super().__init__("fastflow-rerank")
+        self.reranker, self.name = reranker, reranker.model.path.name
+        reranker.model.pairing.threads = 1
+        probe = self.pair("a", ["b"] * PROBED)
+        self._seconds = min(time_call(self.score, probe)[1] for _ in range(TRIES)) / len(probe.ids)
+
+    def pair(self, query: str, texts: Sequence[str]) -> Tokens:
+        return self.reranker.model.pairing.pair([(query, text) for text in texts])
+
+    def score(self, tokens: Tokens) -> NDArray[np.float64]:
+        """Return logits (B,)."""
+        return score_tokens(self.reranker, tokens, "identity")[1][:, 0]
+
+    def describe(self) -> dict[str, Any]:
+        it = self.reranker
+        return {"model": self.name, "max_input_length": it.max_length, "dtype": it.backend.dtype}
 
 
 def _open(path: Path, runtime: Runtime, threads: int | None) -> Index:

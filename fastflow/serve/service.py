@@ -15,7 +15,7 @@ from fastflow.serve import MIB, ServerSettings
 from fastflow.serve.engine import BatchEngine, EmbedResult, Gone, Times
 from fastflow.serve.model import EmbedOptions, ServedModel
 from fastflow.serve.requests import Refused, parse_json, refuse_for_now
-from fastflow.serve.searcher import Searcher
+from fastflow.serve.searcher import PairScorer, Searcher
 
 LARGE = 64 * 1024  # bytes of JSON, or numbers of a response: more need a thread
 STUCK = 60.0  # seconds in one batch until the server is unhealthy
@@ -28,6 +28,8 @@ COUNTERS = {
     "te_request_failure": "Requests that were refused, by reason",
     "te_embed_count": "Texts that were tokenized to be embedded",
     "te_embed_success": "Texts that were embedded",
+    "te_rerank_count": "Pairs that were tokenized to be scored",
+    "te_rerank_success": "Pairs that were scored",
     "fastflow_truncated_texts": "Texts that were cut at the model's length",
     "fastflow_tokens": "Tokens that were computed",
     "fastflow_cancelled_requests": "Requests whose client went away before the answer",
@@ -91,9 +93,11 @@ class Service:
     """The state of a server."""
 
     def __init__(
-        self, model: ServedModel, settings: ServerSettings, rate: float | None = None, searcher: Searcher | None = None
-    ) -> None:
-        self.model, self.settings, self.searcher, self.metrics = model, settings, searcher, Metrics()
+        self, model: ServedModel, settings: ServerSettings, rate: float | None = None,
+        searcher: Searcher | None = None, scorer: PairScorer | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.settings, self.searcher, self.scorer = model, settings, searcher, scorer
+        self.metrics = Metrics()
         self.engine = BatchEngine(model, settings, rate or model.measure_rate(), model.opened.backend.batch_tokens)
         self.engine.observe = self._observe
         self.active = 0

@@ -126,6 +126,8 @@ class CpuEncoder:
             if WORDS in self.layers:
                 positions = np.vstack([positions, mean_position(positions, shape.position_start)])
             positions += program.vector("segment")
+            if "second" in weights:
+                positions = np.vstack([positions, positions + (program.vector("second") - program.vector("segment"))])
         for name in weights.keys() - program.used - {"position"}:
             for i, part in enumerate(parts_of(weights, name)):
                 _convert(part, name, i, None, False, self.threads)
@@ -138,13 +140,14 @@ class CpuEncoder:
             pad_id=-1 if shape.pad_id is None else shape.pad_id, layers=len(self.layers), eps=shape.eps, isa=number,
         )  # fmt: skip
 
-    def __call__(self, ids: Array, offsets: Array, skip: int = 0) -> Array:
+    def __call__(self, ids: Array, offsets: Array, skip: int = 0, seconds: Array | None = None) -> Array:
         """Return (B, P): pooled vectors of texts ids[offsets[i]:offsets[i + 1]], without their first ``skip`` tokens.
 
-        Raises ValueError, naming the text, if it is empty, too long or has an unknown id.
+        ``seconds`` (B,): as in ``reference.embed_tokens``; needs the weight ``second``. Raises ValueError, naming the
+        text, if it is empty, too long or has an unknown id.
         """
         pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
-        self.compiled.run(ids, offsets, pooled, None, self.threads, skip)
+        self.compiled.run(ids, offsets, pooled, None, self.threads, skip, seconds)
         return pooled
 
     def states(self, ids: Array, offsets: Array) -> dict[int, Array]:

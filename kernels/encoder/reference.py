@@ -106,9 +106,17 @@ def positions(ids: Ints, offsets: Ints, shape: EncoderShape) -> Ints:
     return np.where(real, counted - before + shape.position_start - 1, shape.pad_id)
 
 
-def embed_tokens(weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, dtype: np.dtype) -> Array:
-    """Compute layer 0: LayerNorm(word + position + segment), then any projection (ELECTRA); (N,) -> (N, D)."""
+def embed_tokens(
+    weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, dtype: np.dtype, seconds: Ints | None = None
+) -> Array:
+    """Compute layer 0: LayerNorm(word + position + segment), then any projection (ELECTRA); (N,) -> (N, D).
+
+    The first ``seconds`` (B,) tokens of each text have the weight ``segment``, the others ``second``; None: all.
+    """
     place = weights["position"][positions(ids, offsets, shape)] if "position" in weights else None
+    if place is not None and seconds is not None:
+        later = np.arange(len(ids)) >= np.repeat(offsets[:-1] + seconds, np.diff(offsets))
+        place = place + np.where(later[:, None], weights["second"] - weights["segment"], 0).astype(dtype)
     return _embed(weights, ids, place, shape, dtype)
 
 
@@ -165,13 +173,13 @@ def encoder_layer(
 
 def encode(
     weights: Weights, ids: Ints, offsets: Ints, shape: EncoderShape, layers: tuple[int, ...], dtype: np.dtype,
-    watch: Watch | None = None,
+    watch: Watch | None = None, seconds: Ints | None = None,
 ) -> dict[int, Array]:  # fmt: skip
     """Return hidden states of the wanted layers, {layer: (N, D)}; ``watch`` gets name and operand of layer products."""
     wanted = {WORDS: embed_words(weights, ids, shape, dtype)} if WORDS in layers else {}
     if max(layers) < 0:
         return wanted
-    x = embed_tokens(weights, ids, offsets, shape, dtype)
+    x = embed_tokens(weights, ids, offsets, shape, dtype, seconds)
     if 0 in layers:
         wanted[0] = x
     for layer in range(1, max(layers) + 1):

@@ -110,8 +110,8 @@ def fork(monkeypatch):
     """int8 turns the text of [SEP] alone around, as it does with </s> in all-mpnet-base-v2."""
     call = CpuEncoder.__call__
 
-    def turned(self, ids, offsets, skip=0):
-        out = call(self, ids, offsets, skip)
+    def turned(self, ids, offsets, skip=0, seconds=None):
+        out = call(self, ids, offsets, skip, seconds)
         if self.dtype == "int8":
             for row, (start, stop) in enumerate(pairwise(offsets)):
                 out[row] *= -1 if stop - start == 3 and ids[start + 1] == ids[start + 2] else 1

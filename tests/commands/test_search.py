@@ -8,10 +8,12 @@ import shutil
 import numpy as np
 import pytest
 
+from fastflow import Reranker
 from fastflow.model.locate import PACKAGED
 
 from support.commands import assert_one_sentence, run
 from support.databases import make
+from support.rerankers import make_reranker
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,31 @@ def test_the_model_in_the_package_is_weak_on_paragraphs(model, tmp_path):
         assert ("--by both, or a tuned model such as all-MiniLM-L6-v2" in result.stderr) == (options == [])
     quiet = run("search", tmp_path / "x.db", "Which word is it?", "-m", model, "--quiet")
     assert quiet.stderr == ""
+
+
+def test_rows_are_ordered_by_a_reranker(desk, model, sentences, tmp_path):
+    """Of 20 candidates the 5 best by the cross-encoder are printed; JSON has both scores."""
+    judge, query = make_reranker(tmp_path / "judge"), sentences[7]
+    given = ["search", desk / "x.db", query, "-m", model, "--json"]
+    before = json.loads(run(*given, "-k", 20).stdout)["hits"]
+    result = run(*given, "-k", 5, "--rerank", judge, "--candidates", 20)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)["hits"]
+    best = Reranker(judge).rank(query, [hit["text"] for hit in before], 5)
+    assert [hit["row"] for hit in found] == [before[each["corpus_id"]]["row"] for each in best]
+    assert [hit["score"] for hit in found] == [each["score"] for each in best]
+    assert {hit["row"]: hit["search_score"] for hit in found}.items() <= {h["row"]: h["score"] for h in before}.items()
+    table = run("search", desk / "x.db", query, "-m", model, "-k", 2, "--rerank", judge)
+    assert table.stdout.splitlines()[0] == "  #   rerank  row  ticket  text  fields"
+    assert "cosine" not in table.stderr
+    texts = run("search", desk / "x.npy", query, "-m", model, "-k", 2, "--rerank", judge)
+    assert_one_sentence(texts, 2, "--rerank reads texts, and the file has none: give --texts FILE")
+    few = run(*given, "-k", 30, "--rerank", judge, "--candidates", 20)
+    assert_one_sentence(few, 2, "-k 30 asks for more rows than the 20 of --candidates")
+    assert "ranked by the reranker, among the best by vectors" in table.stderr
+    least = run(*given, "-k", 5, "--rerank", judge, "--candidates", 20, "--min-score", found[1]["score"])
+    assert json.loads(least.stdout)["hits"] == found[:2]
+    assert_one_sentence(run(*given, "--candidates", 20), 2, "--candidates counts the rows of --rerank: give both")
 
 
 def test_json_has_everything(desk, model, sentences):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fastflow.kernels import processor
 from fastflow.kernels.encoder import WORDS, Dense, Norm, PoolingSpec, Unit
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
+from fastflow.kernels.encoder.reference import encode
 from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, pool
 
 from support.encoders import assert_pools, assert_states, with_windows
@@ -211,6 +212,22 @@ def test_the_table_is_copied():
     table[:] = 1
     assert np.array_equal(encoder(*TEXTS), want)
     assert np.array_equal(strided(*TEXTS), want)
+
+
+@pytest.mark.parametrize("made", [MADE, random_encoder(2, 1, 32, 4, 64, pad_id=1, width=24)])
+def test_the_second_segment_begins_at_any_token(isa, made):
+    weights, shape = made[0] | {"second": made[0]["segment"][::-1].copy()}, made[1]
+    seconds = np.array([0, 1, 64, 40, 1, 7, 130, 14, 1, 99, 2, 64, 5])
+    encoder = CpuEncoder(weights, shape, PoolingSpec("mean", (0, 1)), threads=2, isa=isa)
+    wide = {name: array.astype(np.float64) for name, array in weights.items()}
+    hidden = encode(wide, *TEXTS, shape, (0, 1), np.dtype(np.float64), seconds=seconds)
+    exact = np.mean([pool(hidden[layer], TEXTS[1], "mean") for layer in (0, 1)], axis=0)
+    assert np.abs(encoder(*TEXTS, 0, seconds) - exact).max() < 2e-5
+    plain = CpuEncoder(*made, PoolingSpec("mean", (0, 1)), threads=2, isa=isa)
+    np.testing.assert_array_equal(encoder(*TEXTS), plain(*TEXTS))
+    for other, wrong in ((plain, seconds), (encoder, seconds[1:])):
+        with pytest.raises(ValueError, match="seconds need an encoder with positions of two segments, and a number"):
+            other(*TEXTS, 0, wrong)
 
 
 def test_texts_that_cannot_be_encoded_are_named(float_isa):

@@ -20,7 +20,7 @@ from fastflow.serve import ServerSettings
 from fastflow.serve.app import make_app
 from fastflow.serve.model import ServedModel
 from fastflow.serve.protocol import make_protocol
-from fastflow.serve.searcher import Searcher
+from fastflow.serve.searcher import PairScorer, Searcher
 from fastflow.serve.server import Server, listen
 from fastflow.serve.service import Service
 
@@ -97,13 +97,14 @@ def until(true: Callable[[], bool]) -> None:
 @contextlib.contextmanager
 def serving(
     model: Any = None, names: tuple[str, ...] = (), rate: float | None = None, search: Path | None = None,
-    **settings: Any,
+    reranker: Path | None = None, **settings: Any,
 ) -> Iterator[Running]:  # fmt: skip
     """A server of ``model`` (None: the one in the package; or a ServedModel) in a thread; ``search``: its file."""
     if not hasattr(model, "embed"):
         model = ServedModel(fastflow.Runtime(model, "cpu"), names)
     searcher = None if search is None else Searcher(search, model.runtime, 1)
-    service = Service(model, ServerSettings(names=names, **settings), rate, searcher)
+    scorer = None if reranker is None else PairScorer(fastflow.Reranker(reranker, threads=1))
+    service = Service(model, ServerSettings(names=names, **settings), rate, searcher, scorer)
     app, ready = make_app(service), threading.Event()
     with listen("127.0.0.1", 0, None) as bound:
         port = bound.getsockname()[1]

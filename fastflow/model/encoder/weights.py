@@ -86,10 +86,11 @@ def has_pooler(directory: Path) -> bool:
 class MappedWeights:
     """The weights of ``load_weights`` in mapped files, as stored.
 
-    ``stored``: name -> array, or arrays of query, key and value. The reader checks for NaN and infinity.
+    ``stored``: name -> array, or arrays of query, key and value. The reader checks for NaN and infinity. ``pairs``:
+    store the embedding of segment 1 too, as ``second``.
     """
 
-    def __init__(self, directory: Path, config: dict[str, Any], shape: EncoderShape) -> None:
+    def __init__(self, directory: Path, config: dict[str, Any], shape: EncoderShape, pairs: bool = False) -> None:
         self.directory = directory
         self._files = [MappedTensors(path) for path in weight_files(directory)]
         arrays = {name: array for file in self._files for name, array in file.arrays.items()}
@@ -106,6 +107,8 @@ class MappedWeights:
         if "position" in self.stored:
             width = np.shape(self.stored["word"])[1]
             self.stored["segment"] = table[0] if isinstance(table, np.ndarray) else np.zeros(width, np.float32)
+            if pairs and isinstance(table, np.ndarray):
+                self.stored["second"] = table[1]
 
     def columns(self, name: str) -> int:
         found = self.stored.get(name)
@@ -121,9 +124,11 @@ class MappedWeights:
         return FastflowError(f"{self.directory}: tensor {names[part if len(names) > 1 else 0]} {BAD}")
 
 
-def load_weights(directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any) -> Arrays:
+def load_weights(
+    directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any, pairs: bool = False
+) -> Arrays:
     """Load the arrays that ``kernels.encoder.reference`` lists, in ``dtype``; the word table keeps its stored dtype."""
-    mapped, out = MappedWeights(directory, config, shape), {}
+    mapped, out = MappedWeights(directory, config, shape, pairs), {}
     for name, stored in mapped.stored.items():
         parts = [widen(part) for part in (stored if isinstance(stored, tuple) else (stored,))]
         for i, part in enumerate(parts):

@@ -118,7 +118,7 @@ def read_modules(directory: Path) -> Modules | None:
     """Read the modules; None without a modules.json, or if model2vec wrote it."""
     if not is_file(directory / MODULES) or is_model2vec(directory):
         return None
-    entries = _entries(directory)
+    entries = read_entries(directory)
     kinds = [kind for kind, _ in entries]
     where = directory / MODULES
     if kinds[0] == "StaticEmbedding":
@@ -182,17 +182,19 @@ def _read_after(entries: list[tuple[str, Path]], width: int) -> tuple[tuple[Afte
     return tuple(after), width
 
 
-def read_settings(directory: Path, width: int) -> dict[str, Any]:
-    """Read prompts, default_prompt, similarity and truncate_dim, the fields of Modules."""
+def read_settings(
+    directory: Path, width: int, kind: str = "SentenceTransformer", more: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Read prompts, default_prompt, similarity and truncate_dim, the fields of Modules, and the fields ``more``."""
     where = directory / SETTINGS
     if not is_file(where):
         return {}
     found, place = read_object(where), str(where)
     names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
-    check_fields(found, ("__version__", "model_type", *names), place)
-    if found.get("model_type", "SentenceTransformer") != "SentenceTransformer":
+    check_fields(found, ("__version__", "model_type", *names, *more), place)
+    if found.get("model_type", "SentenceTransformer") != kind:
         raise FastflowError(
-            f"{place}, field model_type: only SentenceTransformer is supported, not {short(found['model_type'])}"
+            f"{place}, field model_type: only {kind} is supported, not {short(found.get('model_type'))}"
         )
     prompts = found.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
@@ -212,6 +214,7 @@ def read_settings(directory: Path, width: int) -> dict[str, Any]:
         "default_prompt": default,
         "similarity": SIMILARITIES[similarity],
         "truncate_dim": dim,
+        **{name: found.get(name) for name in more},
     }
 
 
@@ -221,7 +224,8 @@ def encoder_folder(directory: Path) -> Path:
     return directory if modules is None else modules.transformer.directory
 
 
-def _entries(directory: Path) -> list[tuple[str, Path]]:
+def read_entries(directory: Path) -> list[tuple[str, Path]]:
+    """Return kind and folder of each module in modules.json."""
     where = directory / MODULES
     found = read_json(where)
     if not isinstance(found, list) or not found:

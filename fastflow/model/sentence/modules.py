@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,8 @@ class LayersModule:
         return f"WeightedLayerPooling (layers {self.start} to {self.last})"
 
 
-def read_transformer(folder: Path) -> TransformerModule:
-    """Read a Transformer; settings of other modalities are refused."""
+def read_transformer(folder: Path, fixed: Mapping[str, Any] = TRANSFORMER_FIXED) -> TransformerModule:
+    """Read a Transformer; settings of other modalities, and other values than ``fixed``, are refused."""
     if not is_file(folder / "config.json"):
         raise FastflowError(
             f"{folder} is not an encoder: it has no config.json, and modules.json names it the Transformer"
@@ -139,7 +140,7 @@ def read_transformer(folder: Path) -> TransformerModule:
     check_fields(
         found, ("max_seq_length", "do_lower_case", "unpad_inputs", *TRANSFORMER_FIXED, *TRANSFORMER_EMPTY), place
     )
-    for name, value in TRANSFORMER_FIXED.items():
+    for name, value in fixed.items():
         if found.get(name, value) != value:
             raise FastflowError(f"{place}, field {name}: only {short(value)} is supported, not {short(found[name])}")
     if odd := [name for name in TRANSFORMER_EMPTY if found.get(name)]:

@@ -30,13 +30,15 @@ UNKNOWN = ("[UNK]", "<unk>")
 class Tokens(NamedTuple):
     """B texts as N token ids: text i has ids[offsets[i]:offsets[i+1]]; ``cut``: numbers of texts cut at max_length.
 
-    The first ``skip`` tokens of every text, its prompt, are not pooled.
+    The first ``skip`` tokens of every text, its prompt, are not pooled. ``seconds`` (B,): the tokens of a pair's first
+    segment, before those of the second; None: texts have one segment.
     """
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int64]
     cut: NDArray[np.int64]
     skip: int = 0
+    seconds: NDArray[np.int64] | None = None
 
     def select(self, rows: NDArray[np.integer[Any]]) -> Tokens:
         if len(rows) == 1 == len(self.offsets) - 1:
@@ -46,7 +48,8 @@ class Tokens(NamedTuple):
         lengths.cumsum(out=offsets[1:])
         source = np.arange(offsets[-1]) + (self.offsets[:-1][rows] - offsets[:-1]).repeat(lengths)
         cut = np.flatnonzero(np.isin(rows, self.cut)) if len(self.cut) else self.cut
-        return Tokens(self.ids[source], offsets, cut, self.skip)
+        seconds = None if self.seconds is None else self.seconds[rows]
+        return Tokens(self.ids[source], offsets, cut, self.skip, seconds)
 
     def check(self, vocabulary: int) -> None:
         if len(self.ids) and not self.ids.view(np.uint32).max() < vocabulary:  # negative ids become large

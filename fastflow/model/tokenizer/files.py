@@ -160,6 +160,7 @@ def _tree(pieces: dict[str, int], settings: dict[str, Any]) -> dict[str, Any]:
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     cls, sep = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
     one, other = ({"Sequence": {"id": name, "type_id": i}} for i, name in enumerate("AB"))
+    last = {"SpecialToken": {"id": "[SEP]", "type_id": 1}}
     return {
         "version": "1.0",
         "truncation": None,
@@ -178,7 +179,7 @@ def _tree(pieces: dict[str, int], settings: dict[str, Any]) -> dict[str, Any]:
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [cls, one, sep],
-            "pair": [one, other],
+            "pair": [cls, one, sep, other, last],
             "special_tokens": {
                 name: {"id": name, "ids": [pieces[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")
             },

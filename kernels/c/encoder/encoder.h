@@ -100,7 +100,8 @@ typedef struct {
     const ff_linear *linears;
     const ff_step *steps;
     const int64_t *strides;   /* bytes in a row of each buffer, a multiple of 64 */
-    /* (position_rows, width) plus the embedding of segment 0; then a row, their mean, if FF_EMBED needs it; or NULL */
+    /* (position_rows, width) plus the embedding of segment 0; then a row, their mean, if FF_EMBED needs it, or as many
+       rows plus the embedding of segment 1, if texts have `seconds`; or NULL */
     const float *positions;
     const void *words;        /* (vocabulary, width) */
     const float *token_weights;  /* (vocabulary), for pooling; NULL: all 1 */
@@ -120,6 +121,7 @@ typedef struct {
     const int64_t *offsets;  /* (texts + 1) starts of texts in `ids` */
     int64_t texts;
     int64_t skip;            /* first tokens of each text that are not pooled */
+    const int64_t *seconds;  /* (texts) tokens of segment 0, before those of segment 1; NULL: all are of segment 0 */
     float *pooled;           /* (texts, outputs) */
     float *states;           /* (layers, N, hidden), or NULL */
 } ff_texts;

@@ -3,12 +3,13 @@ cdef class Encoder:
 
     memory: uint8, 64-byte aligned. As in ``c/encoder/encoder.h``: linears (n,) of ``LINEAR_FIELDS``; steps (n,
     STEP_NUMBERS) int64, each a record of ``STEPS``; strides (n,) int64. positions: (position_rows, E) float32, or None;
-    a further row has their mean if an EMBED step has ``mean``. words: (vocabulary, E) float32, or uint16 bits of
+    a further row has their mean if an EMBED step has ``mean``; with as many more, ``seconds`` can be given. words: (vocabulary, E) float32, or uint16 bits of
     float16. token_weights: (vocabulary,) float32; None: all 1.
     """
 
     cdef ff_encoder encoder
     cdef object keep_alive
+    cdef bint segments
 
     def __cinit__(
         self, const unsigned char[::1] memory, const ff_linear[::1] linears, const int64_t[:, ::1] steps,
@@ -40,7 +41,8 @@ cdef class Encoder:
         if words.shape[0] == 0 or position_rows < 1:
             raise ValueError("an encoder needs words and positions")
         rows = position_rows + any(step[i].kind == FF_EMBED and step[i].embed.mean for i in range(steps.shape[0]))
-        if positions is not None and (words.shape[1] != positions.shape[1] or positions.shape[0] != rows):
+        self.segments = positions is not None and rows == position_rows and positions.shape[0] == 2 * rows
+        if positions is not None and (words.shape[1] != positions.shape[1] or positions.shape[0] != rows << self.segments):
             raise ValueError(f"the table of positions must have {rows} rows, as wide as those of words")
         if token_weights is not None and token_weights.shape[0] != words.shape[0]:
             raise ValueError(f"{token_weights.shape[0]} token weights do not fit {words.shape[0]} words")
@@ -68,11 +70,12 @@ cdef class Encoder:
 
     def run(
         self, const int32_t[::1] ids, const int64_t[::1] offsets, float[:, ::1] pooled, states, int threads,
-        int64_t skip=0,
+        int64_t skip=0, const int64_t[::1] seconds=None,
     ):
         """Write pooled vectors (B, P) and, unless None, states (wanted layers, N, D) of ids (N,) and offsets (B + 1,).
 
         Sums are float32, or int32 of int8 products. Pooling leaves out the first ``skip`` tokens of every text.
+        seconds (B,) or None: the tokens of each text's segment 0, before those of segment 1.
         """
         cdef ff_texts texts
         cdef float[:, :, ::1] kept
@@ -87,6 +90,9 @@ cdef class Encoder:
             raise ValueError(f"pooled must be {(texts.texts, self.encoder.outputs)}, not {pooled.shape[0], pooled.shape[1]}")
         if texts.texts == 0:
             return
+        if seconds is not None and (not self.segments or seconds.shape[0] != texts.texts):
+            raise ValueError("seconds need an encoder with positions of two segments, and a number for each text")
+        texts.seconds = NULL if seconds is None else &seconds[0]
         texts.offsets, texts.pooled, texts.states, texts.skip = &offsets[0], &pooled[0, 0], NULL, skip
         if ids.shape[0] == 0:
             raise ValueError("text 0 has no tokens, too many, or an id outside the vocabulary")

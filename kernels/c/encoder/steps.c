@@ -19,11 +19,12 @@ static void embed(const ff_call *c, const ff_embed_step *s, const ff_group *g, i
     const float *scale = vector_at(c, s->scale), *bias = vector_at(c, s->bias);
     for (int64_t t = from; t < to; t++) {
         const int64_t *text = c->in->offsets + g->text + t;
+        const int64_t second = c->in->seconds ? text[0] + c->in->seconds[g->text + t] : text[1];
         int32_t next = e->position_start;
         for (int64_t i = text[0]; i < text[1]; i++) {
             const int32_t id = c->in->ids[i];
             float *x = row_of(c, g, s->target, i - g->row);
-            const int32_t own = id == e->pad_id ? e->pad_id : next++;
+            const int32_t own = (id == e->pad_id ? e->pad_id : next++) + (i < second ? 0 : e->position_rows);
             c->body->embed(e, id, s->mean ? e->position_rows : own, s->width, x);
             c->body->norm(x, x, s->width, scale, bias, e->eps);
         }

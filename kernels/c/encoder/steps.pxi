@@ -73,6 +73,7 @@ cdef extern from "encoder/encoder.h":
     ctypedef struct ff_texts:
         const int32_t *ids
         const int64_t *offsets
+        const int64_t *seconds
         int64_t texts, skip
         float *pooled
         float *states
