@@ -27,8 +27,9 @@ SUITES = {  # suite -> module and function in fastflow.bench.suites
     "startup": ("starts", "run_startup"),
     "serve": ("serve", "run_serve"),
     "static": ("static", "run_static"),
+    "rerank": ("rerank", "run_rerank"),
 }
-SHAPED = ("encoder", "end-to-end", "serve")  # suites that take --shape
+SHAPED = ("encoder", "end-to-end", "serve", "rerank")  # suites that take --shape
 ON_GPU = ("flow", "encoder", "end-to-end")  # other suites measure the CPU
 REPEATED = 5  # the flow's short run is repeated, since its ratios vary
 RANGES = "flow-ranges.json"
@@ -41,6 +42,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "end-to-end-default": ("--suite", "end-to-end", "--model", "default"),
     "end-to-end-minilm-l6": ("--suite", "end-to-end", "--quick", "--shape", "minilm-l6"),
     "end-to-end-bert-base": ("--suite", "end-to-end", "--quick", "--shape", "bert-base"),
+    "rerank-minilm-l6": ("--suite", "rerank", "--quick", "--shape", "minilm-l6"),
     "serve-bert-base": ("--suite", "serve", "--shape", "bert-base"),
     "encoder-minilm-l6": ("--suite", "encoder", "--shape", "minilm-l6"),
     "encoder-bert-base": ("--suite", "encoder", "--shape", "bert-base"),

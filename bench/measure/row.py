@@ -28,6 +28,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         *_FLOOR,
     ),
     "end-to-end": (*_WHO, *_TIMES, "max_abs_err", "least_cosine", "texts_per_s", "gflops", "note"),
+    "rerank": (*_WHO, *_TIMES, "max_abs_err", "least_cosine", "texts_per_s"),
     "serve": (*_WHO, "median_ms", "p20_ms", "p80_ms", "p99_ms", "runs", *_LOAD, "resident_mb", "note"),
     "startup": (*_WHO, *_TIMES, "max_abs_err", "peak_mb", "resident_mb", "anonymous_mb", "note"),
     "static": (

@@ -128,6 +128,16 @@ def compute_static_ratios(rows: Sequence[Row]) -> list[Row]:
     return out
 
 
+def compute_rerank_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return ratios to the fastest engine of each precision, for each length of documents."""
+    out = []
+    for (batch, tokens), at in group(rows, "batch", "tokens"):
+        for own in (key for key in at if key[0] == "fastflow"):
+            peers = [key for key in at if key[0] != "fastflow" and key[1] in AT_BEST[own[1]]]
+            out += _divide(f"rerank {batch} x {tokens}", at, own, peers)
+    return out
+
+
 def compute_gpu_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
     """Return ratios to PyTorch in the same dtype on a GPU, for each shape."""
     out = []

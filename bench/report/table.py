@@ -85,6 +85,11 @@ SUITES = {
         "max error=max_abs_err:.1e, resident=resident_mb:.0f MB, anonymous=anonymous_mb:.0f MB",
         "static: max error is against float64.",
     ),
+    "rerank": Suite(
+        "rerank {batch:,} documents of {tokens:,} tokens",
+        TIMES + "x ours=ours:.2f, pairs/s=texts_per_s:,.0f, correlation=least_cosine:.6f, max error=max_abs_err:.1e",
+        "rerank: correlation and max error are of the scores, against PyTorch's in float32.",
+    ),
 }
 MEANING = {
     "x ours": "x ours: the time over fastflow's in the same dtype",

@@ -70,6 +70,7 @@ class Sizes:
     encoder: EncoderSizes = EncoderSizes()
     texts: TextSizes = TextSizes()
     serve: ServeSizes = ServeSizes()
+    rerank: tuple[Shape, ...] = ((100, 20), (100, 120), (100, 400))  # documents x tokens of a document
     probe: tuple[float, int] = (0.05, 0)  # seconds of a sample of the ceilings; side of its matrices (0: default)
     starts: int = 5  # timed starts of each process
     bert: Mapping[str, Any] = field(default_factory=dict)  # differences of the random BERT from BERT-base

@@ -213,6 +213,7 @@ HEADINGS = {
     ("startup", 1, None): ("a model; 2 threads; startup to the first vector", "candidate"),
     ("serve", 1, None): ("a model; 2 threads; serve", "candidate"),
     ("static", 100, 900): ("a model; 2 threads; static, 100 texts of 900 tokens", "candidate"),
+    ("rerank", 100, 20): ("a model; 2 threads; rerank 100 documents of 20 tokens", "candidate"),
     ("flow", 1024, None): ("a model; 2 threads", "B = 1,024"),
 }
 
