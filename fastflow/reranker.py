@@ -46,9 +46,15 @@ class Reranker:
     """
 
     def __init__(
-        self, model: str | os.PathLike[str], device: str = "auto", dtype: str = "auto", threads: int | None = None, *,
-        backend: str = "auto", allow_download: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        model: str | os.PathLike[str],
+        device: str = "auto",
+        dtype: str = "auto",
+        threads: int | None = None,
+        *,
+        backend: str = "auto",
+        allow_download: bool = False,
+    ) -> None:
         if device not in ("auto", "cpu") or backend not in ("auto", "cpu", "reference"):
             raise UsageError("a Reranker runs on device cpu, by backend cpu or reference")
         directory = Path(os.path.abspath(find_model(os.fspath(model), allow_download)))

@@ -33,7 +33,12 @@ GENERATED = {
 }
 PARTICIPLE = re.compile(r"\w+ed|built|found|given|held|kept|left|lost|made|said|seen|sent|shown|told|written")
 VERBS = {"embed", "feed", "need", "seed", "speed"}  # and nouns
-CALLED = {"fastflow/runtime.py: encode", "fastflow/runtime.py: stream", "train/__init__.py: fit"}  # by users
+CALLED = {
+    "fastflow/reranker.py: rank",
+    "fastflow/runtime.py: encode",
+    "fastflow/runtime.py: stream",
+    "train/__init__.py: fit",
+}  # by users
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 ENTERED = """
 import sys

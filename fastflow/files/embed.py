@@ -97,9 +97,13 @@ def describe_file(runtime: Runtime, settings: EmbedConfig) -> dict[str, Any]:
 
 
 def append_texts(
-    path: Path, runtime: Runtime, texts: list[str], ids: Sequence[Any] | None, fields: Mapping[str, Sequence[Any]],
+    path: Path,
+    runtime: Runtime,
+    texts: list[str],
+    ids: Sequence[Any] | None,
+    fields: Mapping[str, Sequence[Any]],
     run: dict[str, Any],
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """Embed ``texts`` and write them into the .db of a ``run``; return ``AppendedFile.counts``."""
     from fastflow.files.write.appending import AppendedFile
 

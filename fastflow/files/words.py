@@ -22,9 +22,11 @@ TAKE = f"INSERT INTO {WORDS}({WORDS}, rowid, text) VALUES ('delete', old.row, ol
 TRIGGERS = [
     f"CREATE TRIGGER {WORDS}_{name} AFTER {event} ON {TABLE} BEGIN {change} END"
     for name, event, change in (
-        ("insert", "INSERT", ADD), ("delete", "DELETE", TAKE), ("update", "UPDATE OF row, text", TAKE + ADD)
+        ("insert", "INSERT", ADD),
+        ("delete", "DELETE", TAKE),
+        ("update", "UPDATE OF row, text", TAKE + ADD),
     )
-]  # fmt: skip
+]
 COMMON = (  # English words that a query leaves out
     " a about an and any are as at be been but by can could did do does for from had has have he her his how i if in "
     "into is it its me my not of on or our she so than that the their them there they this to was we were what when "

@@ -122,9 +122,15 @@ MODEL = describe_object(id=STRING, object={"const": "model"}, created=COUNT, own
 MODELS = describe_object(object=LISTED, data=describe_list(MODEL))
 TOKEN = describe_object(id=COUNT, text=STRING, special={"type": "boolean"}, start=COUNT, stop=COUNT)
 HIT = describe_object(
-    row=COUNT, score=NUMBER, text=requests.allow_null(STRING), id={}, fields={"type": "object"},
-    rows=describe_list(COUNT), similarity=requests.allow_null(NUMBER), words=requests.allow_null(NUMBER),
-)  # fmt: skip
+    row=COUNT,
+    score=NUMBER,
+    text=requests.allow_null(STRING),
+    id={},
+    fields={"type": "object"},
+    rows=describe_list(COUNT),
+    similarity=requests.allow_null(NUMBER),
+    words=requests.allow_null(NUMBER),
+)
 HITS = describe_object(similarity=STRING, truncated_texts=COUNT, hits=describe_list(describe_list(HIT)))
 RANKED = describe_list(describe_object(index=COUNT, score={"type": "number"}))
 RELEVANT = describe_object(index=COUNT, relevance_score={"type": "number"})

@@ -140,7 +140,7 @@ def test_a_query_without_stop_words():
     ("text", "kind"),
     [
         ("The dog and the cat are in the house, and this is what they have.", "porter"),
-        ("Der Hund und die Katze sind in dem Haus, und das ist nicht gut für sie.", "words"),
+        ("Der Hund und die Katze sind in dem Haus, und das ist nicht gut für uns.", "words"),
         ("今天天气很好我们去公园散步吧然后去看一场电影", "trigram"),
         ("", "words"),
     ],
