@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastflow.errors import UsageError
 from fastflow.model import TASKS, Model
-from fastflow.stages import calibration
-from fastflow.stages.vectors import check_vectors
+from fastflow.transforms import calibration
+from fastflow.transforms.vectors import check_vectors
 from fastflow.values import short
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ class Tasks(ABC):
             >>> rt.similarity(["A cat sat."], ["A cat sat.", "Shares fell."]).shape
             (1, 2)
         """
-        from fastflow.stages.vectors import SIMILARITIES
+        from fastflow.transforms.vectors import SIMILARITIES
 
         return SIMILARITIES[self.session.model.similarity](self._vectors(a), self._vectors(b))
 
@@ -375,7 +375,7 @@ class Tasks(ABC):
             >>> fastflow.Runtime().similarity_pairwise(["A cat.", "A dog."], ["A cat.", "Rain."]).shape
             (2,)
         """
-        from fastflow.stages.vectors import pairwise
+        from fastflow.transforms.vectors import pairwise
 
         return pairwise(self.session.model.similarity, self._vectors(a), self._vectors(b))
 

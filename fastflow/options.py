@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model import Model, VectorModel
-from fastflow.stages.vectors import check_count, check_precision, check_ranges, check_truncation
+from fastflow.transforms.vectors import check_count, check_precision, check_ranges, check_truncation
 from fastflow.values import short
 
 MISSING = ("None", "nan", "<NA>", "NaT")

@@ -18,7 +18,7 @@ from fastflow.kernels.encoder.texts import ACTIVATIONS, apply_head
 from fastflow.model.locate import find_model
 from fastflow.model.pairs import open_pair_model
 from fastflow.model.tokenizer import Tokens
-from fastflow.stages.vectors import check_count, check_finite
+from fastflow.transforms.vectors import check_count, check_finite
 from fastflow.values import short
 
 MODULES = {"Identity": "identity", "Sigmoid": "sigmoid", "Tanh": "tanh"}  # of torch.nn

@@ -14,7 +14,7 @@ from fastflow.model import Model, VectorModel
 from fastflow.model.locate import resolve_model
 from fastflow.options import Options, pick_texts
 from fastflow.session import Session
-from fastflow.stages.calibration import describe
+from fastflow.transforms.calibration import describe
 
 if TYPE_CHECKING:
     from fastflow.types import Matrix, Scores, Vector

@@ -18,8 +18,8 @@ from fastflow.model.locate import find_packaged_name
 from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.model.tokenizer.fragmentation import ENCODER, SHIPPED, Seen, warn_of_unsuited
 from fastflow.options import PLAIN, Options, check_texts, cut_windows, iterate_in_order, prefetch
-from fastflow.stages.calibration import density_of, output_dim
-from fastflow.stages.vectors import check_count, check_finite, check_pooled, check_truncation, quantise
+from fastflow.transforms.calibration import density_of, output_dim
+from fastflow.transforms.vectors import check_count, check_finite, check_pooled, check_truncation, quantise
 from fastflow.values import MOST
 
 if TYPE_CHECKING:

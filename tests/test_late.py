@@ -61,7 +61,7 @@ CASES = [
 ]
 IMPORTS = [
     Late("roberta", "fastflow.model.tokenizer.cuts", "encode"),
-    Late("flow", "fastflow.stages.vectors", "similarity"),
+    Late("flow", "fastflow.transforms.vectors", "similarity"),
     Late("flow", "fastflow.model.tokenizer.languages", "encode"),
 ]
 MODELS: dict[str, Callable[[Path], Path]] = {

@@ -26,8 +26,6 @@ from fastflow.model.hashing import file_hash
 from fastflow.model.locate import find_model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
 from fastflow.model.sentence.weights import files_of
-from fastflow.stages import calibration
-from fastflow.stages.pooling import parse_pooling, pooling_name
 from fastflow.train.data.corpus import clean, corpus_hash, draw, read_texts
 from fastflow.train.data.encoder import OF_MODULES, FrozenEncoder, open_encoder
 from fastflow.train.export import summary
@@ -36,6 +34,8 @@ from fastflow.train.options import TrainOptions
 from fastflow.train.pipeline.fit import RunConfig, fit_texts
 from fastflow.train.pipeline.vectors import fit_vectors
 from fastflow.train.reporter import COMMAND, SILENT, WARNING
+from fastflow.transforms import calibration
+from fastflow.transforms.pooling import parse_pooling, pooling_name
 
 SAMPLE = 100_000  # distinct texts to fit to
 

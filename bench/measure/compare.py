@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.vectors import compute_paired_cosine
+from fastflow.transforms.vectors import compute_paired_cosine
 
 GRADE = 2e-6  # the largest relative L2 error of a flow against float64
 # The least cosine against PyTorch in float32.

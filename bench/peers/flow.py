@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastflow.kernels.flow import Plan
-from fastflow.stages import calibration
-from fastflow.stages.calibration import Stage
+from fastflow.transforms import calibration
+from fastflow.transforms.calibration import Stage
 
 Function = Callable[[Tensor], Tensor]
 

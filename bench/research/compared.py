@@ -29,7 +29,7 @@ from fastflow.bench.suites.cold_start import make_command, start
 from fastflow.bench.suites.texts import real_texts
 from fastflow.bench.suites.workbench import Workbench
 from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
-from fastflow.stages.vectors import compute_paired_cosine
+from fastflow.transforms.vectors import compute_paired_cosine
 
 # the first round writes bytecode
 USERS = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

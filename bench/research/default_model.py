@@ -21,13 +21,13 @@ from safetensors.numpy import load_file, save_file
 
 from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN
-from fastflow.stages.calibration import describe
 from fastflow.train.data.corpus import clean, read_corpus
 from fastflow.train.export import summary
 from fastflow.train.export.export import export
 from fastflow.train.export.result import Fit
 from fastflow.train.options import TrainOptions
 from fastflow.train.pipeline.fit import RunConfig, fit_texts
+from fastflow.transforms.calibration import describe
 
 ENCODER = "mini-mlm-uncased"
 EACH, BACKGROUND = 10_000, 16_658

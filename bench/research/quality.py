@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from fastflow.bench.research.study import make_table, read, write
 from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN, Pairs, evaluate, read_pairs
-from fastflow.stages.calibration import apply
 from fastflow.train.data.corpus import read_corpus
 from fastflow.train.data.embeddings import embed_corpus
 from fastflow.train.data.encoder import FrozenEncoder, open_encoder
 from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.options import parse_method
+from fastflow.transforms.calibration import apply
 
 SEEDS = (0, 1, 2, 3, 4)
 SHAPE = {"levels": 2, "depth": 3, "width": 32, "coupling": "additive", "permutation": "reversal"}

@@ -35,10 +35,10 @@ from fastflow.model.artifact import load_model
 from fastflow.plan import fold
 from fastflow.plan.builder import products
 from fastflow.runtime import Runtime
-from fastflow.stages.calibration import Stage, describe
 from fastflow.train.methods.closed_forms import fit_recolour, measure_joint
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.options import DEFAULTS, LARGE
+from fastflow.transforms.calibration import Stage, describe
 
 Floats = NDArray[np.float32]
 OUTLIERS = ((0.40, -9.0, 1.2), (0.50, 5.0, 0.9), (0.80, -3.5, 0.8))  # position (share of D), mean, deviation

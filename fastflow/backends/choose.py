@@ -13,7 +13,7 @@ from fastflow.backends import Backend, Calibrator
 from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError, WrongOnGpu, missing_extra, warn
 from fastflow.model import Model, VectorModel
 from fastflow.model.encoder import encoder_shape, is_static, read_config
-from fastflow.stages.vectors import check_count
+from fastflow.transforms.vectors import check_count
 from fastflow.values import short
 
 

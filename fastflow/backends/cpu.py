@@ -17,7 +17,7 @@ from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.plan import fold
-from fastflow.stages.calibration import Stage
+from fastflow.transforms.calibration import Stage
 
 if TYPE_CHECKING:
     from fastflow.backends.precision import CachedTrial

@@ -31,7 +31,7 @@ from fastflow.model import Model
 from fastflow.model.encoder.int8 import Int8, build_record
 from fastflow.model.encoder.weights import MappedWeights
 from fastflow.model.tokenizer import Tokens
-from fastflow.stages.vectors import compute_paired_cosine
+from fastflow.transforms.vectors import compute_paired_cosine
 from fastflow.values import open_regular, short
 from fastflow.version import __version__
 

@@ -14,10 +14,10 @@ from fastflow.model import Calibrated, Model, VectorModel
 from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.tokenizer import Tokens
-from fastflow.stages import calibration
-from fastflow.stages.calibration import Stage
-from fastflow.stages.pooling import Pooling
-from fastflow.stages.vectors import shorten
+from fastflow.transforms import calibration
+from fastflow.transforms.calibration import Stage
+from fastflow.transforms.pooling import Pooling
+from fastflow.transforms.vectors import shorten
 
 
 def pool_states(hidden: Mapping[int, Floats], tokens: Tokens, how: Pooling, head: Head) -> Floats:

@@ -21,8 +21,8 @@ from fastflow.model import Model, VectorModel
 from fastflow.model.encoder import encoder_shape, encoder_size, read_config
 from fastflow.model.encoder.weights import BAD, load_weights
 from fastflow.model.tokenizer import Tokens
-from fastflow.stages import calibration
-from fastflow.stages.vectors import shorten
+from fastflow.transforms import calibration
+from fastflow.transforms.vectors import shorten
 from fastflow.values import panics, reason
 
 TABLE = "embeddings.position_embeddings"

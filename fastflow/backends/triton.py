@@ -26,7 +26,7 @@ from fastflow.model.encoder import CPU_ONLY, encoder_shape, read_config, whole_n
 from fastflow.model.encoder.weights import load_weights
 from fastflow.model.tokenizer import Tokens
 from fastflow.plan import fold
-from fastflow.stages.vectors import shorten
+from fastflow.transforms.vectors import shorten
 
 IN_FLIGHT = 2
 Rows = NDArray[np.int64]

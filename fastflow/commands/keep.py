@@ -63,7 +63,7 @@ def _describe_model(folder: Path, snapshot: Path | None) -> dict[str, Any]:
         return row | {"fault": "cannot run: the cache has no safetensors or no tokenizer of it"}
     from fastflow.model.artifact import load_model
     from fastflow.model.tokenizer.languages import load_languages, serves
-    from fastflow.stages.calibration import output_dim
+    from fastflow.transforms.calibration import output_dim
 
     try:
         model = load_model(snapshot)

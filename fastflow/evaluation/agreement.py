@@ -18,7 +18,7 @@ from fastflow.exports.record import ExportRecord, read_record
 from fastflow.model.encoder import is_static
 from fastflow.model.sentence.directory import read_modules
 from fastflow.runtime import Runtime
-from fastflow.stages.vectors import compute_paired_cosine
+from fastflow.transforms.vectors import compute_paired_cosine
 from fastflow.values import reason
 
 TOLERANCE = 2e-6  # largest difference allowed, divided by the longest vector's length if above 1

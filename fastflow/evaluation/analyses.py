@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastflow.stages.vectors import compute_paired_cosine
+from fastflow.transforms.vectors import compute_paired_cosine
 
 DRAWS = 1000
 TAIL = 2.5  # percent of draws beyond each end of an interval

@@ -29,7 +29,7 @@ from fastflow.evaluation.labelled import (
 from fastflow.evaluation.retrieval import CORPUS, Retrieval, read_retrieval
 from fastflow.evaluation.rows import find_packed, list_tables, matches, read_rows, without_suffix
 from fastflow.progress import in_parts
-from fastflow.stages.vectors import compute_paired_cosine
+from fastflow.transforms.vectors import compute_paired_cosine
 
 HEADER = "subset\tscore\tsentence1\tsentence2"
 LABELLED = "label\tsentence1\tsentence2"

@@ -14,7 +14,7 @@ from fastflow.errors import FastflowError
 from fastflow.evaluation.analyses import Measure, mean_of
 from fastflow.evaluation.retrieval import compute_cosines
 from fastflow.evaluation.rows import check_fields, read_lines, read_rows, without_suffix
-from fastflow.stages.vectors import compute_paired_cosine, shorten
+from fastflow.transforms.vectors import compute_paired_cosine, shorten
 
 
 @dataclass(frozen=True)

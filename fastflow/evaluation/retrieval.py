@@ -17,7 +17,7 @@ from fastflow.errors import FastflowError
 from fastflow.evaluation.analyses import Measure, mean_of
 from fastflow.evaluation.rows import check_fields, find_packed, read_rows
 from fastflow.files.words import TABLE, create_words, find_words, quote_query, read_kind
-from fastflow.stages.vectors import shorten
+from fastflow.transforms.vectors import shorten
 
 CORPUS = "corpus.tsv"
 HEADERS = {CORPUS: "id\ttitle\ttext", "queries.tsv": "id\ttext", "qrels.tsv": "query\tdoc\tgrade"}

@@ -22,8 +22,8 @@ from fastflow.model.encoder.weights import weight_files
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.static.table import CONFIG, NAMES, TOKENIZER, WEIGHTS, open_table, read_rules
 from fastflow.model.tokenizer.files import load_tokenizer
-from fastflow.stages.calibration import describe, output_dim
-from fastflow.stages.vectors import check_truncation
+from fastflow.transforms.calibration import describe, output_dim
+from fastflow.transforms.vectors import check_truncation
 from fastflow.values import MOST
 from fastflow.version import __version__
 

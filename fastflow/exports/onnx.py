@@ -40,8 +40,8 @@ from fastflow.model.encoder.weights import load_weights
 from fastflow.model.static.table import open_table
 from fastflow.model.tensors import Arrays
 from fastflow.plan import fold
-from fastflow.stages.calibration import output_dim
-from fastflow.stages.pooling import Pooling
+from fastflow.transforms.calibration import output_dim
+from fastflow.transforms.pooling import Pooling
 
 
 class OnnxEncoder:

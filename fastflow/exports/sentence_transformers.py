@@ -34,7 +34,7 @@ from fastflow.model.sentence.weights import WEIGHTS
 from fastflow.model.static.table import BAG, open_table
 from fastflow.plan import fold
 from fastflow.plan.builder import LARGEST
-from fastflow.stages.calibration import output_dim
+from fastflow.transforms.calibration import output_dim
 
 Array = NDArray[Any]
 

@@ -20,7 +20,7 @@ from fastflow.files.read import plain
 from fastflow.files.words import TABLE, WORDS, create_words, read_kind
 from fastflow.files.write import Block
 from fastflow.files.write.outputs import OutputFile
-from fastflow.stages.vectors import first_bad
+from fastflow.transforms.vectors import first_bad
 from fastflow.values import open_regular, short
 from fastflow.version import __version__
 

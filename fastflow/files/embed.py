@@ -25,7 +25,7 @@ from fastflow.files.write import Block, StandardOutput, Terminal
 from fastflow.options import WINDOW, cut_windows
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
-from fastflow.stages.vectors import check_truncation
+from fastflow.transforms.vectors import check_truncation
 
 if TYPE_CHECKING:
     from fastflow.files.read.matrix import MatrixFile

@@ -17,14 +17,14 @@ from fastflow.late import late
 from fastflow.model.encoder import is_static, size_of
 from fastflow.model.hashing import Later
 from fastflow.model.tokenizer import Tokenizer
-from fastflow.stages.calibration import Stage, unit_variance
-from fastflow.stages.pooling import Pooling
+from fastflow.transforms.calibration import Stage, unit_variance
+from fastflow.transforms.pooling import Pooling
 from fastflow.values import short
 
 if TYPE_CHECKING:
     from fastflow.model.encoder.int8 import Int8
     from fastflow.model.sentence.directory import Modules
-    from fastflow.stages.truncation import Truncation
+    from fastflow.transforms.truncation import Truncation
 
 TASKS = ("query", "document")  # every model of Sentence Transformers has these prompts, empty by default
 

@@ -38,8 +38,8 @@ from fastflow.model.manifest import (
     read_stages,
 )
 from fastflow.model.tensors import Arrays, read_tensors
-from fastflow.stages import calibration as calibrations
-from fastflow.stages.pooling import WORDS, Pooling
+from fastflow.transforms import calibration as calibrations
+from fastflow.transforms.pooling import WORDS, Pooling
 from fastflow.values import is_whole, short
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def _calibration(directory: Path, manifest: dict[str, Any], arrays: Arrays, inpu
         raise FastflowError(f"{directory / MANIFEST}, field dim: says {manifest['dim']}, the calibration gives {dim}")
     found = {"calibration": stages, "identity": manifest["fingerprint"], "manifest": manifest}
     if any(name.startswith(("truncation.", "spread")) for name in arrays):
-        from fastflow.stages.truncation import read_spread, read_truncation
+        from fastflow.transforms.truncation import read_spread, read_truncation
 
         where = str(directory / CALIBRATION)
         found["truncation"] = read_truncation(arrays, dim, where)

@@ -12,8 +12,8 @@ from fastflow.kernels.encoder import WORDS
 from fastflow.model.encoder import vocabulary_of
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.tensors import Arrays
-from fastflow.stages.calibration import Stage
-from fastflow.stages.pooling import BY_SHARES, WEIGHTED, Pooling, check_weights
+from fastflow.transforms.calibration import Stage
+from fastflow.transforms.pooling import BY_SHARES, WEIGHTED, Pooling, check_weights
 from fastflow.values import is_whole, read_object, short
 
 FORMAT_VERSION = 1

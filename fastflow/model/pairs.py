@@ -27,7 +27,7 @@ from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.model.tokenizer.classes import DIFFER
 from fastflow.model.tokenizer.settings import BYTES, PIECES
 from fastflow.model.tokenizer.settings import read_settings as read_tokenizer_settings
-from fastflow.stages.pooling import Pooling
+from fastflow.transforms.pooling import Pooling
 from fastflow.values import MOST, flag, panics, reason, short, whole_number
 
 DENSE = ("classifier.dense", "tanh", "classifier.out_proj")

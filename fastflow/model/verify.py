@@ -16,7 +16,7 @@ from fastflow.model.hashing import HUB_RECORD, MANIFEST, MODULES, check_hashes, 
 from fastflow.model.manifest import read_manifest
 from fastflow.model.sentence.weights import files_of
 from fastflow.model.static.table import check_rows
-from fastflow.stages import calibration as calibrations
+from fastflow.transforms import calibration as calibrations
 
 
 def _verify_unsaved(model: Model) -> list[str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.kernels.flow import Plan
 from fastflow.plan.builder import LARGEST, Builder, join, magnitude
-from fastflow.stages.calibration import Stage, check, keeps_mean
+from fastflow.transforms.calibration import Stage, check, keeps_mean
 
 Array = NDArray[Any]
 FEW = 8  # least channels per direction to remove it by half of a dense matrix's products

@@ -19,8 +19,8 @@ from fastflow.model.artifact import load_model
 from fastflow.model.encoder import size_of
 from fastflow.progress import in_parts
 from fastflow.runtime import Runtime
-from fastflow.stages.calibration import Stage, apply_wide, describe
-from fastflow.stages.pooling import Pooling, make_raw
+from fastflow.transforms.calibration import Stage, apply_wide, describe
+from fastflow.transforms.pooling import Pooling, make_raw
 
 Matrix = NDArray[Any]
 Fit = Callable[[str, Matrix, int], list[Stage]]  # method, pooled embeddings (n, D), seed -> stages

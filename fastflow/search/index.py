@@ -25,7 +25,7 @@ from fastflow.search.source import (
     group_equal,
     open_source,
 )
-from fastflow.stages.vectors import check_count, check_vectors
+from fastflow.transforms.vectors import check_count, check_vectors
 from fastflow.values import short
 
 if TYPE_CHECKING:

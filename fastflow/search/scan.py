@@ -23,7 +23,7 @@ from fastflow.kernels.search import reference
 from fastflow.model import Model
 from fastflow.model.encoder import is_static
 from fastflow.search.source import Ranked, Rows, Source, Where
-from fastflow.stages.vectors import SIMILARITIES
+from fastflow.transforms.vectors import SIMILARITIES
 from fastflow.values import short
 
 if TYPE_CHECKING:

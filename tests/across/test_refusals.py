@@ -14,7 +14,7 @@ import pytest
 
 from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
-from fastflow.stages.calibration import Stage
+from fastflow.transforms.calibration import Stage
 
 from support import stages as make
 from support.builders import make_model

@@ -15,9 +15,9 @@ from fastflow.kernels.encoder import WORDS
 from fastflow.model import Model
 from fastflow.model.artifact import load_model
 from fastflow.model.tokenizer import Tokenizer, Tokens
-from fastflow.stages.calibration import apply
-from fastflow.stages.pooling import Pooling
-from fastflow.stages.vectors import compute_paired_cosine
+from fastflow.transforms.calibration import apply
+from fastflow.transforms.pooling import Pooling
+from fastflow.transforms.vectors import compute_paired_cosine
 
 from support.builders import make_model
 from support.tolerances import COSINE, EMBEDDING

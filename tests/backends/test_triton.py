@@ -17,7 +17,7 @@ from fastflow.errors import FastflowError, UnsupportedArchitecture, UsageError
 from fastflow.files import Run, embed
 from fastflow.model.encoder import CPU_ONLY
 from fastflow.model.tokenizer import Tokenizer
-from fastflow.stages.vectors import compute_paired_cosine
+from fastflow.transforms.vectors import compute_paired_cosine
 
 from support.builders import FAMILIES, VOCABULARY, make_model, make_sentences
 from support.gpu_standin import assert_same, captures, on_standin, unit

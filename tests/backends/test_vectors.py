@@ -8,7 +8,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.backends import choose
 from fastflow.errors import FastflowError, UsageError
-from fastflow.stages.calibration import apply
+from fastflow.transforms.calibration import apply
 
 from support.matrices import make_vector_model, make_vectors
 from support.static_dirs import TEXTS, model2vec_dir, static_embedding_dir

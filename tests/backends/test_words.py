@@ -19,7 +19,7 @@ from fastflow.model import Model
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder import encoder_size, read_config
 from fastflow.model.tokenizer import Tokens
-from fastflow.stages.pooling import Pooling, parse_pooling
+from fastflow.transforms.pooling import Pooling, parse_pooling
 
 from support.builders import FAMILIES, OTHERS, make_model
 from support.packed import token_weights

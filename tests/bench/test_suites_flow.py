@@ -15,7 +15,7 @@ from fastflow.bench.suites.workbench import Workbench
 from fastflow.errors import FastflowError, UsageError
 from fastflow.plan import fold
 from fastflow.plan.builder import products
-from fastflow.stages.calibration import Stage
+from fastflow.transforms.calibration import Stage
 
 from support.benches import FLOW, ask, trained
 

@@ -25,7 +25,7 @@ from fastflow.files.read import inputs
 from fastflow.files.write import StandardOutput
 from fastflow.files.write.outputs import OutputFile
 from fastflow.progress import Progress
-from fastflow.stages.vectors import PRECISIONS
+from fastflow.transforms.vectors import PRECISIONS
 
 from support.commands import assert_one_sentence, run
 from support.matrices import make_vector_model, make_vectors

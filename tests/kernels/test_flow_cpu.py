@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fastflow.kernels import _cpu, processor
 from fastflow.kernels.flow import cpu
 from fastflow.plan import fold
-from fastflow.stages.calibration import apply
+from fastflow.transforms.calibration import apply
 
 from support import stages as make
 from support.tolerances import FLOW_FLOOR, FUSED_FACTOR, UNIT

@@ -6,8 +6,8 @@ import torch
 
 from fastflow.kernels.flow import execute
 from fastflow.plan import fold
-from fastflow.stages.calibration import Stage, apply, apply_with_log_det
 from fastflow.train.methods.chain import make_flow_stage
+from fastflow.transforms.calibration import Stage, apply, apply_with_log_det
 
 from support import stages as make
 from support.calibrations import FLOWS, make_flow, pooled

@@ -14,7 +14,7 @@ from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 from fastflow.model.verify import verify
 from fastflow.plan import fold
-from fastflow.stages.calibration import Stage
+from fastflow.transforms.calibration import Stage
 
 from support.builders import VOCABULARY, make_encoder
 from support.refusals import DEEP, INF, NAN, refuses, spoil

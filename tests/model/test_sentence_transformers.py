@@ -19,9 +19,9 @@ from fastflow.model.sentence.directory import SETTINGS, SIMILARITIES, read_modul
 from fastflow.model.sentence.modules import LEGACY_MODES, DenseModule, NormalizeModule, PoolingModule, read_transformer
 from fastflow.model.sentence.weights import files_of, read_word_weights
 from fastflow.model.verify import verify
-from fastflow.stages import vectors
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
+from fastflow.transforms import vectors
 
 from support.builders import VOCABULARY, hub_cache
 from support.refusals import refuses, spoil

@@ -11,7 +11,7 @@ from fastflow.kernels.flow import UNTOUCHED, execute, stack
 from fastflow.model.artifact import load_model
 from fastflow.plan import fold
 from fastflow.plan.builder import hull, magnitude, products
-from fastflow.stages.calibration import apply
+from fastflow.transforms.calibration import apply
 
 from support import stages as make
 from support.builders import fitted

@@ -17,9 +17,9 @@ from fastflow.evaluation.evaluate import HEADER, LABELLED, evaluate, evaluate_ta
 from fastflow.evaluation.labelled import LABELLED_PAIRS
 from fastflow.model.artifact import load_model
 from fastflow.report.verdict import FEW_PAIRS, FEWER_PAIRS, NO_PROOF, judge
-from fastflow.stages.pooling import parse_pooling
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
+from fastflow.transforms.pooling import parse_pooling
 
 from support.builders import make_model, make_sentences
 from support.places import ROOT

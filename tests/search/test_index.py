@@ -18,7 +18,7 @@ from fastflow.files.database import read_only
 from fastflow.files.words import TABLE
 from fastflow.search import Index
 from fastflow.search.source import Database, Hit, MatrixSource, check_condition, refuse
-from fastflow.stages.vectors import cosine
+from fastflow.transforms.vectors import cosine
 
 from support.builders import make_model
 from support.commands import run

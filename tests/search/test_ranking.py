@@ -23,7 +23,7 @@ from fastflow.search.scan import (
     hammings,
     norms,
 )
-from fastflow.stages.vectors import SIMILARITIES, cosine, quantise
+from fastflow.transforms.vectors import SIMILARITIES, cosine, quantise
 
 from support.databases import make
 from support.refusals import refuses

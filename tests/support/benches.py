@@ -13,8 +13,8 @@ from fastflow.bench.suites.flow import make_trained_like
 from fastflow.bench.suites.sizes import EncoderSizes, FlowSizes, Sizes, TextSizes
 from fastflow.bench.suites.workbench import SuiteRun, Workbench
 from fastflow.errors import missing_extra
-from fastflow.stages.calibration import Stage
 from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.transforms.calibration import Stage
 
 FLOW = Sizes(
     quick=True,

@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import torch
 
-from fastflow.stages.calibration import Stage
 from fastflow.train.export.export import export
 from fastflow.train.methods.chain import fit_chain
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.options import parse_method
+from fastflow.transforms.calibration import Stage
 
 from support import stages
 

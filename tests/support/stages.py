@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from fastflow.stages.calibration import Stage, describe, list_shapes
+from fastflow.transforms.calibration import Stage, describe, list_shapes
 
 KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace")
 

@@ -17,9 +17,9 @@ from fastflow.files import embed as embed_module
 from fastflow.files import windows
 from fastflow.model import Model
 from fastflow.session import Session
-from fastflow.stages.pooling import parse_pooling
 from fastflow.train import command as fit_input
 from fastflow.train.data.corpus import corpus_hash
+from fastflow.transforms.pooling import parse_pooling
 
 from support.builders import make_encoder, make_model, make_sentences
 from support.written import read_back

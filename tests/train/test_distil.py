@@ -11,10 +11,10 @@ import fastflow
 from fastflow import Runtime
 from fastflow.errors import UsageError
 from fastflow.model.verify import verify
-from fastflow.stages.vectors import shorten
 from fastflow.train.distil import gathering, ridge
 from fastflow.train.distil import run as module
 from fastflow.train.distil.run import READING, DistilOptions
+from fastflow.transforms.vectors import shorten
 
 from support.builders import VOCABULARY, make_model, make_sentences
 from support.commands import assert_one_sentence, run

@@ -21,7 +21,6 @@ from fastflow.model.artifact import load_model
 from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.verify import verify
-from fastflow.stages.calibration import Stage, apply
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.export import export as exporting
@@ -31,6 +30,7 @@ from fastflow.train.export.result import write_vector_card
 from fastflow.train.methods import fit_named
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.pipeline import fit as fitting
+from fastflow.transforms.calibration import Stage, apply
 
 from support import stages
 from support.builders import LAYERED

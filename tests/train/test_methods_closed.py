@@ -14,8 +14,6 @@ from fastflow.errors import CannotFit, FastflowError, UsageError, missing_extra
 from fastflow.evaluation.analyses import isoscore
 from fastflow.model import VectorModel
 from fastflow.plan import fold
-from fastflow.stages.calibration import Stage, apply, check, density_of, describe
-from fastflow.stages.vectors import cosine
 from fastflow.train.data.moments import measure_moments
 from fastflow.train.export.summary import write_notes
 from fastflow.train.methods import fit_named
@@ -23,6 +21,8 @@ from fastflow.train.methods.chain import check_chain, fit_chain
 from fastflow.train.methods.closed_forms import fit_closed_form, fit_recolour, mask_constant, measure_joint
 from fastflow.train.methods.loop import Schedule, Training
 from fastflow.train.options import DEFAULTS, Method, complete_chain, parse_method
+from fastflow.transforms.calibration import Stage, apply, check, density_of, describe
+from fastflow.transforms.vectors import cosine
 
 from support.rows import data
 
@@ -138,7 +138,7 @@ def test_closed_forms_are_fitted_without_pytorch(run_python):
 import sys
 sys.modules["torch"] = None
 import numpy as np
-from fastflow.stages.calibration import apply
+from fastflow.transforms.calibration import apply
 from fastflow.train.methods import fit_named
 x = np.random.default_rng(0).normal(size=(50, 6)) * np.arange(1, 7)
 assert np.abs(np.cov(apply(fit_named("whiten:3", x), x), rowvar=False, ddof=0) - np.eye(3)).max() <= 1e-10

@@ -10,10 +10,10 @@ import fastflow
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model.artifact import load_model
 from fastflow.model.verify import verify
-from fastflow.stages.calibration import apply
 from fastflow.train.data.background import draw_sentences, load_english
 from fastflow.train.data.encoder import open_encoder
 from fastflow.train.pipeline import diagnosis, recipe
+from fastflow.transforms.calibration import apply
 
 from support.builders import read_languages
 from support.commands import assert_one_sentence, run

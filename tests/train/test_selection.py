@@ -13,8 +13,6 @@ import fastflow
 from fastflow import Runtime
 from fastflow.errors import CannotFit, FastflowError, UsageError
 from fastflow.model.locate import DEFAULT
-from fastflow.stages.pooling import parse_pooling
-from fastflow.stages.vectors import cosine
 from fastflow.train.data.background import draw_sentences, load_english
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
@@ -40,6 +38,8 @@ from fastflow.train.selection.heuristics import (
     read_probe,
 )
 from fastflow.train.selection.separability import MARGIN, Keeper, Views, is_due, make_views, measure_separability
+from fastflow.transforms.pooling import parse_pooling
+from fastflow.transforms.vectors import cosine
 
 from support.builders import make_encoder, make_tuned
 from support.commands import make_train

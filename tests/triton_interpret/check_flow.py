@@ -21,7 +21,7 @@ from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton import CONFIGURATIONS, POOL_FUSED
 from fastflow.model.artifact import load_model
 from fastflow.plan import fold
-from fastflow.stages.calibration import Stage, apply
+from fastflow.transforms.calibration import Stage, apply
 
 from support import stages as make
 from support.builders import fitted

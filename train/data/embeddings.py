@@ -26,10 +26,10 @@ from fastflow.files.write import Block
 from fastflow.files.write.outputs import NpyFile, OutputFile
 from fastflow.files.write.partial import partial_path
 from fastflow.model.encoder import is_native, is_static
-from fastflow.stages.vectors import first_bad
 from fastflow.train.data.corpus import corpus_hash
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.reporter import COMMAND, Reporter, name_options
+from fastflow.transforms.vectors import first_bad
 
 WINDOW = 4096  # texts to sort by length at a time; an interrupted pass keeps whole windows
 BATCH_TOKENS = 8192

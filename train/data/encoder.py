@@ -16,8 +16,8 @@ from fastflow.model.hashing import MANIFEST
 from fastflow.model.locate import DEFAULT, PACKAGED, hub_snapshot
 from fastflow.model.sentence.directory import Modules, read_modules
 from fastflow.model.tokenizer import Tokens
-from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
 from fastflow.train.reporter import refuse
+from fastflow.transforms.pooling import WORDS, Pooling, parse_pooling
 
 OF_MODULES = "model"  # the pooling that runs all modules
 

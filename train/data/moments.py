@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.calibration import Stage, apply_wide
-from fastflow.stages.truncation import Rows
 from fastflow.train.data.corpus import add_text
 from fastflow.train.reporter import COMMAND, Reporter
+from fastflow.transforms.calibration import Stage, apply_wide
+from fastflow.transforms.truncation import Rows
 
 BLOCK = 8192
 

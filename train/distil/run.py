@@ -22,8 +22,6 @@ from fastflow.files.read import InputFormat
 from fastflow.files.read.sources import Sources
 from fastflow.model.encoder import is_static
 from fastflow.model.static.write import DTYPES, write_static
-from fastflow.stages import calibration
-from fastflow.stages.calibration import Stage
 from fastflow.train.data.corpus import clean, read_texts
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder, open_encoder
@@ -37,6 +35,8 @@ from fastflow.train.methods.chain import Fitted
 from fastflow.train.methods.flow import Flow, FlowConfig
 from fastflow.train.reporter import COMMAND, Reporter, refuse
 from fastflow.train.selection.heuristics import read_probe
+from fastflow.transforms import calibration
+from fastflow.transforms.calibration import Stage
 from fastflow.values import is_whole, short
 
 READING = (

@@ -16,7 +16,7 @@ from fastflow.model.tokenizer import Tokens
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.options import Options
 from fastflow.session import Count, Session
-from fastflow.stages.vectors import compute_paired_cosine, shorten
+from fastflow.transforms.vectors import compute_paired_cosine, shorten
 
 BLOCK = 4096
 Vectors = NDArray[np.float32]

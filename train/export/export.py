@@ -46,13 +46,13 @@ from fastflow.model.sentence.weights import files_of
 from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.model.tokenizer.settings import FILES
 from fastflow.model.verify import verify
-from fastflow.stages import calibration
-from fastflow.stages.truncation import SPREAD, Rows, fit_spread, fit_truncation, write_truncation
-from fastflow.stages.vectors import shorten
 from fastflow.train.data.embeddings import Embedder, pick_backend
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.reporter import refuse
+from fastflow.transforms import calibration
+from fastflow.transforms.truncation import SPREAD, Rows, fit_spread, fit_truncation, write_truncation
+from fastflow.transforms.vectors import shorten
 from fastflow.values import system_errors
 from fastflow.version import __version__
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 from fastflow.atomic import check_out
 from fastflow.errors import UsageError
 from fastflow.runtime import Runtime
-from fastflow.stages import calibration
-from fastflow.stages.calibration import Stage
-from fastflow.stages.truncation import Rows
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.export import summary
 from fastflow.train.export.export import check_reference, export, export_vectors
 from fastflow.train.methods.chain import Choice
+from fastflow.transforms import calibration
+from fastflow.transforms.calibration import Stage
+from fastflow.transforms.truncation import Rows
 
 if TYPE_CHECKING:
     from fastflow.types import Report

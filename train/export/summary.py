@@ -15,16 +15,16 @@ from fastflow.evaluation.evaluate import Pairs, evaluate
 from fastflow.model.encoder import size_of
 from fastflow.report.verdict import FEW, FEWER_PAIRS, NO_PROOF
 from fastflow.runtime import Runtime
-from fastflow.stages import calibration
-from fastflow.stages.calibration import Stage
-from fastflow.stages.pooling import make_raw
-from fastflow.stages.truncation import Rows
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.chain import Fitted, take_sample
 from fastflow.train.methods.closed_forms import mask_constant
 from fastflow.train.reporter import name_options
 from fastflow.train.selection.separability import Views
+from fastflow.transforms import calibration
+from fastflow.transforms.calibration import Stage
+from fastflow.transforms.pooling import make_raw
+from fastflow.transforms.truncation import Rows
 
 SPREAD_OUT = 0.2  # mean cosine of random pairs: untuned encoders have over 0.43, tuned ones up to 0.18
 PACKAGED, STATIC, RAW_VECTORS = "model in the package", "static in the package", "raw vectors"

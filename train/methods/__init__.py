@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import missing_extra
-from fastflow.stages.calibration import Stage
 from fastflow.train.data.moments import measure_moments
 from fastflow.train.methods.closed_forms import fit_closed_form
 from fastflow.train.options import DEFAULTS, complete_chain, parse_method
+from fastflow.transforms.calibration import Stage
 
 
 def fit_named(method: str, pooled: NDArray[Any], seed: int = 0) -> list[Stage]:

@@ -13,8 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from fastflow.errors import CannotFit, FastflowError
-from fastflow.stages.calibration import Stage, apply_wide, keeps_mean
-from fastflow.stages.truncation import Joined, Rows
 from fastflow.train.data.moments import Moments, measure_moments
 from fastflow.train.methods.closed_forms import check_dims, fit_closed_form, fit_recolour, mask_constant, measure_joint
 from fastflow.train.methods.flow import Flow, FlowConfig
@@ -22,6 +20,8 @@ from fastflow.train.methods.loop import Source, Training, fit_flow
 from fastflow.train.options import DEFAULTS, Method
 from fastflow.train.reporter import name_options
 from fastflow.train.selection.separability import MARGIN, Keeper, Views, measure_separability
+from fastflow.transforms.calibration import Stage, apply_wide, keeps_mean
+from fastflow.transforms.truncation import Joined, Rows
 
 SAMPLE = 4096  # most rows to measure on
 

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import CannotFit, FastflowError, UsageError
-from fastflow.stages.calibration import Stage, apply_wide
-from fastflow.stages.truncation import Rows
 from fastflow.train.data.moments import Moments, measure_moments
 from fastflow.train.reporter import name_options
+from fastflow.transforms.calibration import Stage, apply_wide
+from fastflow.transforms.truncation import Rows
 
 NEGLIGIBLE = 1e-12  # share of the largest variance: constant directions have 1e-15, others at least 1e-5
 ROUNDING = 2.0**-20  # relative error of a value: sixteen times float32's rounding

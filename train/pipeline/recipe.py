@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.stages.pooling import parse_pooling
 from fastflow.train.data.encoder import OF_MODULES
 from fastflow.train.methods.loop import Schedule
 from fastflow.train.options import BACKGROUND, BROAD_SHARE, DEFAULTS, FEWEST, SHARE, TrainOptions
 from fastflow.train.reporter import WARNING, name_options, refuse
+from fastflow.transforms.pooling import parse_pooling
 
 AUTO, AUTO_STREAMED = "flow", "whiten,recolour"  # chosen on STS12-14 (bench/results/verdicts.md)
 POOLING = "words"  # ``auto`` for an untuned encoder

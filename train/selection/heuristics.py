@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from fastflow.model.encoder import size_of
 from fastflow.model.sentence.modules import NormalizeModule
-from fastflow.stages.pooling import WORDS, Pooling, parse_pooling
-from fastflow.stages.vectors import cosine
 from fastflow.train.data.background import read_packaged_lines
 from fastflow.train.data.corpus import cut_sentences, read_corpus
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.reporter import refuse
+from fastflow.transforms.pooling import WORDS, Pooling, parse_pooling
+from fastflow.transforms.vectors import cosine
 
 CONE = 0.3  # an untuned encoder has a mean cosine of 0.48, a tuned one 0.04 (bench/results/verdicts.md)
 

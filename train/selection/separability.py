@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastflow.stages.vectors import cosine
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.methods.flow import Flow
+from fastflow.transforms.vectors import cosine
 
 TEXTS = 1024
 DROPOUT = 0.1  # BERT's rate, not the configuration's

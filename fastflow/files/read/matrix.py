@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.inputs import Input
 from fastflow.kernels.stored import CHANGED, was_changed, watch
-from fastflow.stages.vectors import first_bad
+from fastflow.transforms.vectors import first_bad
 from fastflow.values import MOST, reason, short, system_failed
 
 HELD = 1 << 26  # bytes read before the system gets the pages back

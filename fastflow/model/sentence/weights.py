@@ -26,7 +26,7 @@ from fastflow.model.sentence.modules import (
     module_config,
 )
 from fastflow.model.tensors import Arrays, read_tensors
-from fastflow.stages.pooling import WORDS, Pooling
+from fastflow.transforms.pooling import WORDS, Pooling
 from fastflow.values import short
 
 WEIGHTS = "model.safetensors"

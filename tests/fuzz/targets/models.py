@@ -9,7 +9,7 @@ from harness import Choices, Finding, check_contract, scratch
 from mutators import MUTATIONS, mutate
 
 from fastflow import Runtime
-from fastflow.stages.vectors import compute_paired_cosine
+from fastflow.transforms.vectors import compute_paired_cosine
 
 MEMORY = 2 << 30
 AGREE, CONDITIONED = 0.999, 0.9999

@@ -6,9 +6,9 @@ from scipy.spatial.distance import cdist
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.search.scan import exact
-from fastflow.stages import vectors
-from fastflow.stages.truncation import Joined, Truncation
-from fastflow.stages.vectors import (
+from fastflow.transforms import vectors
+from fastflow.transforms.truncation import Joined, Truncation
+from fastflow.transforms.vectors import (
     INT8_SIGMAS,
     SIMILARITIES,
     check_count,

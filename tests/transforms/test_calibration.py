@@ -13,9 +13,9 @@ from fastflow.backends.reference import ReferenceVectors
 from fastflow.backends.torch import TorchVectors
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model import VectorModel
-from fastflow.stages.calibration import Stage, apply, check, density_of, describe, keeps_mean, output_dim
 from fastflow.train.methods.chain import make_flow_stage
 from fastflow.train.methods.flow import Flow, FlowConfig
+from fastflow.transforms.calibration import Stage, apply, check, density_of, describe, keeps_mean, output_dim
 
 from support import stages as make
 from support.builders import make_model

@@ -10,8 +10,9 @@ from fastflow.model.artifact import load_model
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import CALIBRATION
 from fastflow.model.verify import verify
-from fastflow.stages.calibration import Stage, apply
-from fastflow.stages.truncation import (
+from fastflow.train.methods import fit_named
+from fastflow.transforms.calibration import Stage, apply
+from fastflow.transforms.truncation import (
     BLOCK,
     SAMPLE,
     SPREAD,
@@ -22,7 +23,6 @@ from fastflow.stages.truncation import (
     read_truncation,
     write_truncation,
 )
-from fastflow.train.methods import fit_named
 
 from support.builders import make_model
 from support.commands import make_train

@@ -12,7 +12,7 @@ from fastflow.backends.torch import TorchBackend
 from fastflow.kernels.encoder import reference
 from fastflow.model import Model
 from fastflow.model.tokenizer import Tokens
-from fastflow.stages.pooling import WORDS, Pooling, parse_pooling, pooling_name
+from fastflow.transforms.pooling import WORDS, Pooling, parse_pooling, pooling_name
 
 from support.builders import make_model
 

@@ -12,7 +12,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.values import MOST, is_whole, short
 
 if TYPE_CHECKING:
-    from fastflow.stages.truncation import Truncation
+    from fastflow.transforms.truncation import Truncation
 
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")

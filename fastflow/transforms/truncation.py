@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError
-from fastflow.stages.calibration import Stage, apply_wide, output_dim, unit_variance
+from fastflow.transforms.calibration import Stage, apply_wide, output_dim, unit_variance
 
 SAMPLE = 16384
 BLOCK = 2048
