@@ -47,7 +47,7 @@ PARAGRAPHS = (
     "--row",
     type=click.IntRange(0),
     metavar="N",
-    help="Search for other texts like row N, by vectors unless --by says else: no QUERY.",
+    help="Search for other texts like row N, by vectors unless --by is given: no QUERY.",
 )
 @click.option("--all", "every", is_flag=True, help="Print each row; else rows of equal texts are one hit.")
 @JSON

@@ -297,15 +297,19 @@ class Database(Source):
     @contextmanager
     def _open(self, where: Where | None = None) -> Iterator[sqlite3.Connection]:
         try:
+            self._check_unchanged()
             with database.reading(self.path) as db:
-                if self._stat() != self._identity:
-                    raise FastflowError(f"{self.path} was changed since it was opened; open it again")
+                self._check_unchanged()
                 database.read_only(db, TABLE)
                 yield db
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             if isinstance(where, str):
                 raise refuse(where, error, self.columns) from error
             raise FastflowError(f"{self.path} cannot be read: {error}; make it again") from error
+
+    def _check_unchanged(self) -> None:
+        if self.is_changed():
+            raise FastflowError(f"{self.path} was changed since it was opened; open it again")
 
     def _stat(self) -> tuple[int, ...]:
         try:

@@ -124,15 +124,15 @@ RUNTIME = [
         ("precision 'int8' needs the range of each dimension, and this model stores",),
     ),
     *refuse(
-        UsageError, lambda at, value: at("stages.vectors").check_count("threads", value),
+        UsageError, lambda at, value: at("transforms.vectors").check_count("threads", value),
         *every([0, -1, 1.5, 2.0, True, "2"], said="threads must be a whole number of at least 1"),
     ),
     *refuse(
-        UsageError, lambda at, value: at("stages.vectors").check_truncation(value, 10),
+        UsageError, lambda at, value: at("transforms.vectors").check_truncation(value, 10),
         *every([0, -1, 1.5, 2.0, True, "2", 11], said="truncate_dim must be 1 to 10"),
     ),
     *refuse(
-        FastflowError, lambda at, size, name: at("stages.vectors").quantise(size * np.ones((6, 10)), name, False, None),
+        FastflowError, lambda at, size, name: at("transforms.vectors").quantise(size * np.ones((6, 10)), name, False, None),
         (1, "int8", r"this model stores none .* the option ranges, .* \(2, 10\), as quantize_embeddings"),
         (1, "int4", "unknown precision 'int4'; known are float32"),
         (1e6, "float16", "'float16' ends at 65504"),
@@ -199,7 +199,7 @@ def fold_flow(at, name, value):
 
 def find_density(at, *kinds):
     rng = np.random.default_rng(0)
-    at("stages.calibration").density_of([kind(rng) for kind in kinds], "m")
+    at("transforms.calibration").density_of([kind(rng) for kind in kinds], "m")
 
 
 def flow_of(dim):
@@ -246,7 +246,7 @@ MODELS = [
          r"whiten\(16\) of m leaves some out"),
     ),
     *refuse(
-        UsageError, lambda at, *given: at("stages.pooling").parse_pooling(*given),
+        UsageError, lambda at, *given: at("transforms.pooling").parse_pooling(*given),
         *every(LAYER_NAMES, [12], said="pooling"),
         ("avg-last-4", 3, "pooling"),
     ),
@@ -292,7 +292,7 @@ MODELS = [
         (None, MINILM | {"shape": "tiny"}, "no shape 'tiny'; shapes: minilm-l6, minilm-l12, bert-base"),
         ("m", MINILM, "give a model or a shape, not both"),
         (None, MINILM | {"suites": ["flow", "encoder", "startup"]},
-         "a shape is for the suites encoder, end-to-end, serve, not for flow, startup"),
+         "a shape is for the suites encoder, end-to-end, serve, rerank, not for flow, startup"),
     ),
 ]  # fmt: skip
 
