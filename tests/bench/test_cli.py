@@ -51,7 +51,7 @@ def test_a_whole_run_writes_json_and_table_and_names_a_busy_machine(tmp_path, mo
         (
             None,
             {"suites": ["flow", "encoder", "startup"], "shape": "minilm-l6"},
-            "to-end, serve, not for flow, startup",
+            "to-end, serve, rerank, not for flow, startup",
         ),
     ],
 )
