@@ -61,11 +61,12 @@ def run_rerank(request: SuiteRun) -> Results:
             for dtype in DTYPES
         ]
         for family, dtype in [(name, each) for name in families for each in PEERS[name]]:
-            try:
-                score, reason = OPENS[family](subject, dtype, request.threads), missing(family, dtype)
-                candidates += [PairCandidate(family, dtype, family.partition("-")[0], score)] if reason is None else []
-            except Exception as error:
-                reason = f"it cannot be opened: {first_line(error)}"
+            if (reason := missing(family, dtype)) is None:
+                try:
+                    score = OPENS[family](subject, dtype, request.threads)
+                    candidates.append(PairCandidate(family, dtype, family.partition("-")[0], score))
+                except Exception as error:
+                    reason = f"it cannot be opened: {first_line(error)}"
             if reason is not None:
                 results.leave_out(subject.label, f"{family} {dtype}", reason)
         exact = open_cross_encoder(subject, "float32", request.threads)

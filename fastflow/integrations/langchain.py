@@ -9,9 +9,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from fastflow.integrations.adapter import Source, StoreModel, library
 
 with library("langchain-core"):
+    from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.embeddings import Embeddings
 
 
@@ -26,3 +30,18 @@ class FastflowEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         return self._model.query(text).tolist()
+
+
+class FastflowCompressor(BaseDocumentCompressor):
+    """Keeps the ``top_n`` best documents by a Reranker, with their ``relevance_score`` in the metadata."""
+
+    reranker: Any
+    top_n: int = 3
+
+    def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> list[Document]:
+        found = []
+        for each in self.reranker.rank(query, [document.page_content for document in documents], self.top_n):
+            kept = documents[each["corpus_id"]]
+            metadata = kept.metadata | {"relevance_score": each["score"]}
+            found.append(kept.model_copy(update={"metadata": metadata}))
+        return found

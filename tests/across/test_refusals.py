@@ -132,7 +132,8 @@ RUNTIME = [
         *every([0, -1, 1.5, 2.0, True, "2", 11], said="truncate_dim must be 1 to 10"),
     ),
     *refuse(
-        FastflowError, lambda at, size, name: at("transforms.vectors").quantise(size * np.ones((6, 10)), name, False, None),
+        FastflowError,
+        lambda at, size, name: at("transforms.vectors").quantise(size * np.ones((6, 10)), name, False, None),
         (1, "int8", r"this model stores none .* the option ranges, .* \(2, 10\), as quantize_embeddings"),
         (1, "int4", "unknown precision 'int4'; known are float32"),
         (1e6, "float16", "'float16' ends at 65504"),

@@ -279,27 +279,28 @@ def test_end_to_end_runs_what_was_asked_for(tmp_path, bert, monkeypatch):
 
 
 @pytest.mark.slow
-def test_rerankers_are_compared_with_other_engines(small_bench, monkeypatch):
+def test_rerankers_are_compared_with_other_engines(monkeypatch):
     """Every engine scores as PyTorch does; one that does not is left out, and ours ends the run."""
     needs("sentence_transformers", "onnx", "onnxruntime")
     monkeypatch.setattr(rerank, "EFFORT", Effort(budget_s=0, min_runs=2, sample_s=0, pause_s=0))
-    request = ask(small_bench, None, replace(ENCODER, rerank=((5, 4), (3, 9))))
-    results = rerank.run_rerank(request)
-    assert results.skipped == []
-    names = {(name, dtype) for name, dtypes in rerank.PEERS.items() for dtype in dtypes}
-    names |= {("fastflow", dtype) for dtype in rerank.DTYPES}
-    for size in ((5, 4), (3, 9)):
-        rows = [row for row in results.rows if (row["batch"], row["tokens"]) == size]
-        assert {(row["name"], row["dtype"]) for row in rows} == names
-        assert all(row["least_cosine"] >= rerank.LEAST[row["dtype"]] for row in rows)
-    of_float = [ratio["name"] for ratio in results.ratios if "fastflow float32" in ratio["name"]]
-    assert [name.partition(": ")[0] for name in of_float] == ["rerank 5 x 4", "rerank 3 x 9"]
-    assert "scores, against PyTorch's in float32" in "\n".join(make_tables(results.rows))
-    wrong = {"onnxruntime": lambda *_: lambda pairs: np.arange(len(pairs), dtype=np.float32)}
-    monkeypatch.setattr(rerank, "OPENS", wrong)
-    left = rerank.run_rerank(replace(request, against=["onnxruntime"])).skipped
-    assert [entry["name"] for entry in left] == ["onnxruntime float32", "onnxruntime int8"]
-    assert "is not timed, since a wrong result has no speed" in left[0]["reason"]
-    monkeypatch.setattr(rerank, "open_ours", wrong["onnxruntime"])
-    with pytest.raises(FastflowError, match="fastflow float32 has a correlation of"):
-        rerank.run_rerank(replace(request, against=[]))
+    with open_workbench(None, SMALL) as bench:
+        request = ask(bench, None, replace(ENCODER, rerank=((8, 4), (6, 9))))
+        results = rerank.run_rerank(request)
+        assert results.skipped == []
+        names = {(name, dtype) for name, dtypes in rerank.PEERS.items() for dtype in dtypes}
+        names |= {("fastflow", dtype) for dtype in rerank.DTYPES}
+        for size in ((8, 4), (6, 9)):
+            rows = [row for row in results.rows if (row["batch"], row["tokens"]) == size]
+            assert {(row["name"], row["dtype"]) for row in rows} == names
+            assert all(row["least_cosine"] >= rerank.LEAST[row["dtype"]] for row in rows)
+        of_float = [ratio["name"] for ratio in results.ratios if "fastflow float32" in ratio["name"]]
+        assert [name.partition(": ")[0] for name in of_float] == ["rerank 8 x 4", "rerank 6 x 9"]
+        assert "scores, against PyTorch's in float32" in "\n".join(make_tables(results.rows))
+        wrong = {"onnxruntime": lambda *_: lambda pairs: np.arange(len(pairs), dtype=np.float32)}
+        monkeypatch.setattr(rerank, "OPENS", wrong)
+        left = rerank.run_rerank(replace(request, against=["onnxruntime"])).skipped
+        assert [entry["name"] for entry in left] == ["onnxruntime float32", "onnxruntime int8"]
+        assert "is not timed, since a wrong result has no speed" in left[0]["reason"]
+        monkeypatch.setattr(rerank, "open_ours", wrong["onnxruntime"])
+        with pytest.raises(FastflowError, match="fastflow float32 has a correlation of"):
+            rerank.run_rerank(replace(request, against=[]))

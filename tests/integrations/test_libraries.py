@@ -15,6 +15,7 @@ from fastflow.evaluation.evaluate import HEADER
 
 from support.commands import run
 from support.doors import TEXTS, unit
+from support.rerankers import make_reranker
 from support.sentence_dirs import make_directory, pooling
 from support.tasks import write
 
@@ -283,3 +284,17 @@ def test_mteb_embeds_with_the_prompts_and_ranks_and_names_the_model(prompted, do
 
     task = make_task(AbsTaskRetrieval, "Retrieval", "mrr_at_1", load)
     assert mteb.evaluate(made, task, **QUIET).task_results[0].get_score() == 1
+
+
+def test_langchain_keeps_the_best_documents(tmp_path):
+    from langchain_core.documents import Document
+
+    from fastflow.integrations.langchain import FastflowCompressor
+
+    reranker = fastflow.Reranker(make_reranker(tmp_path / "judge"))
+    documents = [Document(page_content=text, metadata={"at": i}) for i, text in enumerate(TEXTS)]
+    found = FastflowCompressor(reranker=reranker, top_n=2).compress_documents(documents, TEXTS[0])
+    want = reranker.rank(TEXTS[0], TEXTS, 2)
+    assert [document.page_content for document in found] == [TEXTS[each["corpus_id"]] for each in want]
+    assert [d.metadata for d in found] == [{"at": it["corpus_id"], "relevance_score": it["score"]} for it in want]
+    assert documents[0].metadata == {"at": 0}
