@@ -24,7 +24,7 @@ SUITES = {  # suite -> module and function in fastflow.bench.suites
     "flow": ("flow", "run_flow"),
     "encoder": ("encoder", "run_encoder"),
     "end-to-end": ("end_to_end", "run_end_to_end"),
-    "startup": ("starts", "run_startup"),
+    "startup": ("cold_start", "run_startup"),
     "serve": ("serve", "run_serve"),
     "static": ("static", "run_static"),
     "rerank": ("rerank", "run_rerank"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 
 import pytest
 
@@ -69,3 +70,22 @@ def test_dependencies_point_one_way(room):
         if room_of(name) == room:
             found = imported(path, KNOWN, anywhere=room == "fastflow.kernels")
             assert not [other for other in found if room_of(other) in ABOVE[room]], name
+
+
+def test_what_tables_import_by_name_is_there():
+    pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+    from fastflow.backends import choose
+    from fastflow.bench.cli import SUITES
+    from fastflow.exports.export import WRITERS as FORMATS
+    from fastflow.files.write.outputs import WRITERS
+
+    named = [(f"bench.suites.{module}", name) for module, name in SUITES.values()]
+    named += [(f"files.{module}", name) for module, name in WRITERS.values()]
+    named += [tuple(path.removeprefix("fastflow.").split(":")) for path in FORMATS.values()]
+    tables = (each for each in vars(choose).values() if isinstance(each, dict))
+    rows = (row for table in tables for row in table.values() if isinstance(row, choose.BackendClass))
+    named += [(f"backends.{row.module}", row.name) for row in rows if row.module != "triton"]
+    assert len(named) > 20
+    for module, name in named:
+        assert hasattr(import_module(f"fastflow.{module}"), name), (module, name)
