@@ -155,12 +155,12 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 48_000, 45_400),
-        "product without kernels": Count(lines("fastflow", "train", "bench"), 35_385, 32_500),
-        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.112, 2.0, "MB"),
+        "product": Count(lines(*PRODUCT), 48_030, 45_400),
+        "product without kernels": Count(lines("fastflow", "train", "bench"), 35_415, 32_500),
+        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.113, 2.0, "MB"),
         "bench": Count(lines("bench"), 5_230, 5_000),
-        "tests": Count(lines("tests"), 45_850, 42_000),
-        "docstrings and comments": Count(comments, 49_160, 49_000, "words"),
+        "tests": Count(lines("tests"), 45_880, 42_000),
+        "docstrings and comments": Count(comments, 49_210, 49_000, "words"),
         "markdown": Count(pages, 45_510, 45_000, "words"),
         "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 22, 22, "pages"),
         "README": Count(len(readme.split()), 900, 900, "words"),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -41,12 +40,12 @@ class Index:
 
     Args:
         path: A .db of ``fastflow embed``, of any precision; or a .npy of floats (N, D), such as ``numpy.save`` of
-            ``encode_document``'s vectors.
+            ``encode_document``'s vectors; or such an array, list or table.
         runtime: The model that embeds queries with its prompt for queries. Its similarity ranks the rows, and its
             fingerprint must match the fingerprint in a .db; for a .npy give the model that made it. None: queries are
             vectors, and rows are ranked by cosine.
         texts: The file that was embedded into a .npy: a .txt of one text a line, or another that ``fastflow embed``
-            reads.
+            reads. The N texts of an array.
         hold: None reads the file for each search, in constant memory. ``vectors`` holds rows as float32, or as the
             int8 or bits of a .db. ``int8`` holds codes, a quarter of float32; each search compares the best rows in
             full.
@@ -58,22 +57,18 @@ class Index:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | ArrayLike,
         runtime: Runtime | None = None,
         *,
-        texts: str | os.PathLike[str] | None = None,
+        texts: str | os.PathLike[str] | Iterable[str] | None = None,
         hold: str | None = None,
         threads: int | None = None,
     ) -> None:
-        if not isinstance(path, str | os.PathLike):
-            raise UsageError(f"Index takes the path of a .db or .npy file, not {type(path).__name__}")
         if not isinstance(runtime, Runtime | None):
             raise UsageError(f"runtime must be a fastflow.Runtime, not {type(runtime).__name__}; give Runtime(MODEL)")
-        if not isinstance(texts, str | os.PathLike | None):
-            raise UsageError(f"texts must be the path of a file of texts, not {type(texts).__name__}")
         self._runtime, self._threads, self._how = runtime, threads, hold
         self._kind = "tuned" if runtime is None else find_kind(runtime.session)
-        self._source = open_source(Path(path), None if texts is None else Path(texts))
+        self._source = open_source(path, texts)
         try:
             self.similarity = self._choose_similarity(runtime)
             if runtime is not None:

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import database
 from fastflow.files.read import InputFormat
-from fastflow.files.read.matrix import MatrixFile
+from fastflow.files.read.matrix import MatrixFile, MatrixRows
 from fastflow.files.read.sources import Sources, one_text
 from fastflow.files.words import TABLE, WORDS, find_words, quote_query, read_kind
 from fastflow.files.write.partial import read_options, read_run
 from fastflow.model.locate import PACKAGED
+from fastflow.options import check_texts, iterate_in_order
 from fastflow.values import short
 
 Rows = NDArray[np.int64]
@@ -129,19 +130,20 @@ class MatrixSource(Source):
     def __init__(self, path: Path, texts: Path | None = None) -> None:
         self.path, self._texts = path, texts
         self._file = MatrixFile(str(path))
-        self.dim = self._file.matrix.shape[1]
+        self._matrix, self._blocks = self._file.matrix, self._file.blocks
+        self.dim = self._matrix.shape[1]
         run = read_run(path)
         self.fingerprint, self.normalized = run.get("fingerprint"), bool(run.get("normalized"))
         self.truncated = read_options(run).get("dim") is not None
 
     def count(self) -> int:
-        return len(self._file.matrix)
+        return len(self._matrix)
 
     def blocks(self, where: Where | None = None) -> Iterator[tuple[Rows, NDArray[Any]]]:
         if where is not None:
             raise self._refuse_condition()
         start = 0
-        for block in self._file.blocks(NPY_ROWS):
+        for block in self._blocks(NPY_ROWS):
             yield np.arange(start, start + len(block)), block
             start += len(block)
 
@@ -149,7 +151,7 @@ class MatrixSource(Source):
         raise self._refuse_condition()
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
-        return self._file.matrix[rows]
+        return self._matrix[rows]
 
     def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
         texts = {} if self._texts is None else self._read_texts({row for row, _ in found})
@@ -174,6 +176,23 @@ class MatrixSource(Source):
 
     def _refuse_condition(self) -> UsageError:
         return UsageError(f"{self.path} has no columns, so no condition can choose its rows; make a .db for that")
+
+
+class ArraySource(MatrixSource):
+    """Vectors (n, D) and texts (n,) of a program."""
+
+    def __init__(self, vectors: Any, texts: Sequence[str] | None) -> None:
+        self.path, self._own = Path("the index"), texts
+        self._matrix = MatrixRows(np.asarray(vectors), "the index")
+        self._blocks, self.dim = self._matrix.blocks, self._matrix.shape[1]
+        if texts is not None and len(texts) != len(self._matrix):
+            raise UsageError(f"{len(texts):,} texts for {len(self._matrix):,} vectors: give one for each vector")
+
+    def hits(self, found: Sequence[tuple[int, float]]) -> list[Hit]:
+        return [Hit(row, score, None if self._own is None else self._own[row]) for row, score in found]
+
+    def close(self) -> None:
+        """No file is open."""
 
 
 KINDS = {"int8": "int8", "uint8": "int8", "binary": "bits", "ubinary": "bits"}  # others are floats
@@ -319,8 +338,11 @@ class Database(Source):
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def open_source(path: Path, texts: Path | None) -> Source:
-    """Open a .npy, or a .db without ``texts``."""
+def open_source(path: Any, texts: Any) -> Source:
+    """Open a .npy, a .db without ``texts``, or vectors and texts of a program."""
+    if not isinstance(path, str | os.PathLike):
+        return ArraySource(path, None if texts is None else list(check_texts(iterate_in_order(texts))))
+    path, texts = Path(path), None if texts is None else Path(texts)
     if path.suffix == ".npy":
         return MatrixSource(path, texts)
     if path.suffix != ".db":

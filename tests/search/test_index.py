@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_refused(runtime, made, bert, tmp_path):
     for path, model, sentence in (
         (tmp_path / "x.npy", runtime, "x.npy has 33 dimensions, and …gives 32: give the model"),
         (whole, far, "holds int8, of which cosines can be computed, …compares by euclidean"),
-        (np.zeros((3, 4)), None, "Index takes the path of a .db or .npy file, not ndarray"),
+        (np.zeros((3, 4), int), None, "the index: vectors are float16, float32, float64, and this holds 'int64'"),
         (made(), "default", "runtime must be a fastflow.Runtime, not str; give Runtime(MODEL)"),
     ):
         refuses(lambda path, model: Index(path, model), path, sentence, model=model)

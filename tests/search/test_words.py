@@ -15,7 +15,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import database
 from fastflow.files.words import COMMON, MADE, TOKENIZERS, WORDS, find_words, quote_query
-from fastflow.search import Index
+from fastflow.search import Index, to_pandas
 from fastflow.search.scan import SHARES, fuse
 from fastflow.search.source import Database, compile_condition
 
@@ -277,6 +277,32 @@ def test_a_npy_with_a_record_is_checked_against_the_model(folder, tmp_path):
     assert run("search", vectors, "a", "-m", "default").exit_code == 1
     os.utime(vectors, (1, 1))  # another file than the record's
     Index(vectors, Runtime("default", backend="cpu")).close()
+
+
+def test_vectors_and_texts_of_a_program(index):
+    runtime = Runtime("static", backend="cpu")
+    vectors = runtime.encode_document(TEXTS)
+    with Index(vectors, runtime, texts=iter(TEXTS)) as own, Index(vectors.tolist(), hold="int8") as bare:
+        want = index.search("a ship in a storm", 9, by="vectors")
+        assert [(hit.rows, hit.text) for hit in own.search("a ship in a storm", 9)] == [(h.rows, h.text) for h in want]
+        assert rows_of(bare.search(vectors[4], 1)) == [4]
+        assert rows_of(own.search_row(0, 1)) == [3]
+        with pytest.raises(UsageError, match="has no columns"):
+            own.search("a", where={"lang": "en"})
+    with pytest.raises(UsageError, match="8 texts for 9 vectors: give one for each vector"):
+        Index(vectors, texts=TEXTS[:8])
+    with pytest.raises(FastflowError, match=r"the index: vectors come as a matrix \(N, D\)"):
+        Index(5)
+
+
+def test_hits_as_a_table(index):
+    pytest.importorskip("pandas")
+    hits = index.search("a ship in a storm", 3)
+    table = to_pandas(hits)
+    assert table["lang"].tolist() == ["en"] * 3
+    assert table["row"].tolist() == rows_of(hits)
+    assert {"score", "text", "id", "year", "rows", "similarity", "words"} < set(table.columns)
+    assert len(to_pandas([])) == 0
 
 
 def test_a_changed_file_says_so(folder):
