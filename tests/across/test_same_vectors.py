@@ -36,6 +36,7 @@ pytestmark = [
 ]
 TEXTS = [*make_sentences(12), "", "☃", "dog", "the dog " * 40]  # models with a limit cut the last one
 VECTORS = make_vectors(16, seed=4)
+DENSITY = 1e-9  # of a density in float64, which NumPy computes
 DENSE = [("Dense", {"out_features": 8}), ("Normalize", {})]
 
 
@@ -54,7 +55,7 @@ class Subject(NamedTuple):
     @property
     def exact(self) -> bool:
         """Whether bits are compared: NumPy and PyTorch sum in an order that depends on the company."""
-        return self.options.get("backend", "cpu") == "cpu"
+        return self.options.get("backend", "cpu") == "cpu" and self.call != "log_prob"
 
 
 FLOW, WORDS = fitted("flow", ordered=True), fitted("flow", pooling="words")
@@ -108,7 +109,8 @@ class Open:
             assert np.array_equal(found, wanted), name
         else:
             scale = max(1, np.abs(wanted).max())
-            assert np.abs(found - wanted).max() <= COMPANY["float32"] * scale, name
+            limit = DENSITY if self.subject.call == "log_prob" else COMPANY["float32"]
+            assert np.abs(found - wanted).max() <= limit * scale, name
 
 
 def company(of: Open) -> Iterator[tuple[str, Any]]:

@@ -101,7 +101,7 @@ def test_the_queries_of_a_client_that_has_gone_are_not_searched(library, monkeyp
         until(lambda: server.service.active == 0)
         assert server.service.metrics.value("fastflow_cancelled_requests") == 1
         assert len(gate.seen) < 5
-        assert server.service.searcher._asking == 0
+        assert server.service.searcher._waiting == 0
 
 
 @pytest.mark.slow
