@@ -292,7 +292,7 @@ MODELS = [
         (None, MINILM | {"shape": "tiny"}, "no shape 'tiny'; shapes: minilm-l6, minilm-l12, bert-base"),
         ("m", MINILM, "give a model or a shape, not both"),
         (None, MINILM | {"suites": ["flow", "encoder", "startup"]},
-         "a shape is for the suites encoder, end-to-end, serve, not for flow, startup"),
+         "a shape is for the suites encoder, end-to-end, serve, rerank, not for flow, startup"),
     ),
 ]  # fmt: skip
 
