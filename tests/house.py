@@ -159,7 +159,7 @@ def counts() -> dict[str, Count]:
         "product without kernels": Count(lines("fastflow", "train", "bench"), 35_415, 32_500),
         "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.113, 2.0, "MB"),
         "bench": Count(lines("bench"), 5_230, 5_000),
-        "tests": Count(lines("tests"), 45_880, 42_000),
+        "tests": Count(lines("tests"), 45_890, 42_000),
         "docstrings and comments": Count(comments, 49_210, 49_000, "words"),
         "markdown": Count(pages, 45_510, 45_000, "words"),
         "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 22, 22, "pages"),

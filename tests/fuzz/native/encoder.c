@@ -37,7 +37,7 @@ static void check_alone(const ff_encoder *e, const ff_texts *in, int64_t t)
 {
     const int64_t offsets[2] = {0, in->offsets[t + 1] - in->offsets[t]};
     float *pooled = room((size_t)e->outputs * 4), *states = room((size_t)(e->layers * offsets[1] * e->hidden) * 4);
-    const ff_texts one = {in->ids + in->offsets[t], offsets, 1, in->skip, pooled, in->states ? states : NULL};
+    const ff_texts one = {in->ids + in->offsets[t], offsets, 1, in->skip, NULL, pooled, in->states ? states : NULL};
     const int64_t all = in->offsets[in->texts];
     CHECK(ff_encoder_run(e, &one, 1) == 0, "no memory");
     CHECK(same_floats(in->pooled + t * e->outputs, pooled, e->outputs), "text %lld has other bits alone", (long long)t);
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     const int keeps = take(&s, 3) == 0, threads = 1 + take(&s, 2);
     float *pooled = room((size_t)(texts * e->outputs) * 4), *states = room((size_t)(keeps ? e->layers * all * e->hidden : 0) * 4);
-    const ff_texts in = {ids, offsets, texts, take(&s, 3) ? 0 : take(&s, 9), pooled, keeps ? states : NULL};
+    const ff_texts in = {ids, offsets, texts, take(&s, 3) ? 0 : take(&s, 9), NULL, pooled, keeps ? states : NULL};
     const int64_t bad = ff_check_texts(e, &in);
     CHECK(bad == first_bad(e, &in), "text %lld is refused", (long long)bad);
     if (bad < 0) {
