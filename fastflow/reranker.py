@@ -119,7 +119,7 @@ class Reranker:
         prompt_name: str | None = None, prompt: str | None = None, batch_size: int | None = None,
         show_progress_bar: bool | None = None, activation_fn: Any = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Score documents for a query, best first; those of equal scores by logit, then in their order.
+        """Score documents for a query, best first; documents of equal scores by logit, then in their order.
 
         Args:
             query: A text.

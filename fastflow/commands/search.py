@@ -100,7 +100,7 @@ def search(
     the similarity that a model of Sentence Transformers names. A .db of --precision binary or
     ubinary is compared by its bits. Words are compared by SQLite's FTS5.
 
-    With --rerank the score is the cross-encoder's, and --json has that of the search too, as search_score.
+    With --rerank the score is the cross-encoder's, and --json has the score of the search too, as search_score.
 
     \b
     fastflow embed input.jsonl --keep url -o input.db
@@ -234,10 +234,9 @@ def _part(value: float | None, form: str) -> str:
 
 
 def _explain(index: Index, by: str, reranked: bool) -> str:
-    """Say what ranks the hits."""
+    """Name the scores that rank the hits."""
     if reranked:
-        names = {"both": "words and vectors"}
-        return f"ranked by the reranker, among the best by {names.get(by, by)}"
+        return f"ranked by the reranker, among the best by {'words and vectors' if by == 'both' else by}"
     if by == "both":
         return f"ranked by words and vectors: the score is a weighted sum of BM25 and {index.similarity}, each 0 to 1"
     if by == "words":

@@ -57,7 +57,7 @@ def read_kind(db: sqlite3.Connection) -> str | None:
 
 
 def trust_triggers(db: sqlite3.Connection) -> None:
-    """Trust the schema only if its words are ours: else SQLite refuses that a trigger writes to FTS5."""
+    """Trust the schema if its words are ours: else triggers may not write to FTS5."""
     db.execute(f"PRAGMA trusted_schema = {'OFF' if read_kind(db) is None else 'ON'}")
 
 

@@ -83,7 +83,7 @@ class PairTokenizer(Tokenizer):
         super().__init__(directory, max(self.room, 2), lower)
 
     def _frame(self, path: Path) -> tuple[NDArray[np.int32], list[int], list[int | None]]:
-        """Return ids, token types and texts (0, 1, or None) of a pair whose texts have one token each."""
+        """Return ids, token types and texts (0, 1, or None) of a pair of texts of one token."""
         import tokenizers
 
         text = self._saved.data.decode("utf-8", "replace")

@@ -227,7 +227,7 @@ async def _find(
         raise Refused("validation", str(error)) from error
     except FastflowError as error:
         log.error("a search failed: %s", error)
-        message = f"{searcher.name} could not be searched, and the server's log says why: start the server again"
+        message = f"{searcher.name} could not be searched, and the server's log says why: make the file again"
         raise Refused("backend", message) from error
     service.metrics.search.observe(spent)
     return hits

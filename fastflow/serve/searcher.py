@@ -25,7 +25,7 @@ from fastflow.serve.queue import SMOOTH, WAIT, Promised
 from fastflow.serve.requests import Refused, refuse_busy
 
 CODED = ("float32", "float16"), ("cosine", "dot")  # precisions and similarities that int8 codes can hold
-REOPENED = 5  # openings for one search of a file that changes
+RESTLESS, PAUSE = 10.0, 0.02  # seconds to retry while a file changes, and between openings
 TRIES, PROBED = 2, 16  # calls that are timed at the start, and pairs of one
 
 
@@ -92,16 +92,16 @@ class Searcher(Turns):
 
     def _search(self, vectors: NDArray[Any], text: str | None, options: dict[str, Any]) -> list[Hit]:
         queries: Any = vectors if text is None else [text]
-        for left in reversed(range(REOPENED)):
+        end = time.monotonic() + RESTLESS
+        while True:
             try:
                 if self._index.is_changed():
                     self._reopen()
-                (hits,) = self._index.search(queries, **options, vectors=vectors)
-                break
+                return self._index.search(queries, **options, vectors=vectors)[0]
             except FastflowError:
-                if not left or not self._index.is_changed():
+                if time.monotonic() > end or not self._index.is_changed():
                     raise
-        return hits
+                time.sleep(PAUSE)
 
     def _reopen(self) -> None:
         """Open the file that was changed or replaced."""

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from fastflow import Runtime
+from fastflow.commands import search as search_command
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import database
 from fastflow.files.words import COMMON, MADE, TOKENIZERS, WORDS, find_words, quote_query
-from fastflow.search import Index, to_pandas
+from fastflow.search import Index, scan, to_pandas
 from fastflow.search.scan import SHARES, fuse
 from fastflow.search.source import Database, compile_condition
 
@@ -254,6 +255,7 @@ def test_options_that_are_refused(index, path):
 
 def test_auto_is_both_only_for_weak_models(index, path, model, corpus, tmp_path):
     assert index.resolve_by("auto", True) == "both"
+    assert search_command.BY == scan.BY
     with Index(path) as bare:
         assert bare.resolve_by("auto", True) == "vectors"
     assert run("embed", corpus, "-m", model, "-o", tmp_path / "x.db", "--quiet").exit_code == 0

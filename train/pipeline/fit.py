@@ -47,7 +47,7 @@ class RunConfig:
 class PooledVectors:
     """What a recipe is fitted to: ``rows`` (n, D) of texts and ``background`` (k, D), or ``moments`` of a corpus.
 
-    ``views`` judge it; ``live`` embeds texts anew, with dropout; ``identity`` names corpus and encoder.
+    ``views`` judge it; ``live`` embeds texts again, with dropout; ``identity`` names corpus and encoder.
     """
 
     rows: NDArray[np.float32]
@@ -111,7 +111,7 @@ def fit(plan: Recipe, pooled: PooledVectors, config: RunConfig) -> Choice:
 
 
 def _gather(plan: Recipe, corpus: Corpus, rows: NDArray[np.float32], config: RunConfig) -> PooledVectors:
-    """Draw the texts to fit with embeddings, or count Moments as so many; embed views and background."""
+    """Draw the texts to fit with embeddings, or count the texts of Moments; embed views and background."""
     options, frozen, texts, moments, views = plan.options, corpus.encoder, corpus.texts, corpus.moments, None
     if options.stop == "rule" and options.method != "none":
         views = make_views(texts, frozen, options.device, options.seed)

@@ -57,7 +57,7 @@ class Recipe:
     """What a fit does: ``options`` without any auto, to ``fitted`` of the texts and a background.
 
     The background is ``sentences`` of the language at large and ``drawn`` sentences of random words.
-    ``chooses_layers``: neighbouring sentences choose the pooling. ``automatic``: a calibration that is no better than
+    ``chooses_layers``: neighbouring sentences choose the pooling. ``automatic``: a calibration that is not better than
     the pooling is dropped. ``lines`` are for the log.
     """
 
