@@ -18,23 +18,27 @@ if TYPE_CHECKING:
     from fastflow.reranker import Reranker
     from fastflow.runtime import Runtime
     from fastflow.search import Hit, Index
+    from fastflow.search.pairs import Duplicates, duplicates, groups
     from fastflow.train import distill, fit
     from fastflow.train.export.result import Fit as Fit
 
 # Fit is left out: `from fastflow import *` would need the train extra
 __all__ = [
-    "FastflowError", "FastflowWarning", "Hit", "Index", "Reranker", "Runtime", "UsageError", "__version__", "distill",
-    "export", "fit",
+    "Duplicates", "FastflowError", "FastflowWarning", "Hit", "Index", "Reranker", "Runtime", "UsageError",
+    "__version__", "distill", "duplicates", "export", "fit", "groups",
 ]  # fmt: skip
 LATER = {  # public name -> the module that defines it
+    "Duplicates": "fastflow.search.pairs",
     "Fit": "fastflow.train.export.result",
     "Hit": "fastflow.search",
     "Index": "fastflow.search",
     "Reranker": "fastflow.reranker",
     "Runtime": "fastflow.runtime",
     "distill": "fastflow.train",
+    "duplicates": "fastflow.search.pairs",
     "export": "fastflow.exports.export",
     "fit": "fastflow.train",
+    "groups": "fastflow.search.pairs",
 }
 
 

@@ -169,7 +169,7 @@ def errors_option(*more: str) -> Callable[[Any], Any]:
 RAY = click.option(
     "--ray",
     metavar="ADDRESS|local",
-    help="Make parts on the cluster of Ray at ADDRESS, or on the cores of this machine, as --shard does, and join them "
+    help="Make the parts of the work on the cluster of Ray at ADDRESS, or on the cores of this machine, and join them "
     "to -o. Every node needs the inputs and the folder of -o. Needs the ray extra; see docs/shards.md.",
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from fastflow.version import __version__
 FORMAT = 1
 PAGE = 16_384  # bytes; rows of 768 floats waste less than with SQLite's 4,096
 RUN = "run"
+DUPLICATES = "duplicates"  # the table of fastflow duplicates
 KEY_INDEX = "texts_by_key"  # of --append
 JOURNALS = ("-journal", "-wal", "-shm")  # SQLite's files beside a database that is written
 STEPS = 10_000  # steps of SQLite between looks for a signal: about a millisecond
@@ -214,6 +216,22 @@ def width_of(run: dict[str, Any]) -> int:
     return -(-run["dim"] // 8) if run["precision"] in ("binary", "ubinary") else run["dim"]
 
 
+def create_duplicates(db: sqlite3.Connection, path: Path, columns: Sequence[str]) -> None:
+    """Make the table ``duplicates`` anew; raises a UsageError if another program made it."""
+    if (found := db.execute("SELECT sql FROM sqlite_master WHERE name = ?", [DUPLICATES]).fetchone()) is not None:
+        if not _is_duplicates(DUPLICATES, found[0]):
+            raise UsageError(f"{path} has a table {DUPLICATES} of another program: choose another output with -o")
+        db.execute(f"DROP TABLE {DUPLICATES}")
+    db.execute(f"CREATE TABLE {DUPLICATES} ({', '.join(columns)})")
+
+
+def _is_duplicates(name: str, sql: str | None) -> bool:
+    return (
+        name == DUPLICATES
+        and re.fullmatch(rf"CREATE TABLE {DUPLICATES} \(row, .*cosine, exact\)", sql or "") is not None
+    )
+
+
 def find_foreign(path: Path) -> str | None:
     """Describe a part of ``path`` that fastflow did not make, or return None."""
     if beside := [path.name + end for end in JOURNALS if path.with_name(path.name + end).exists()]:
@@ -222,10 +240,10 @@ def find_foreign(path: Path) -> str | None:
         with reading(path) as db:
             run_of(db, path)
         with closing(sqlite3.connect(f"{Path(os.path.abspath(path)).as_uri()}?mode=ro", uri=True)) as db:
-            named = db.execute("SELECT type, name FROM sqlite_master")
-            own = (TABLE, RUN, KEY_INDEX)
-            ours = ("sqlite_", WORDS)
-            foreign = next((each for each in named if each[1] not in own and not each[1].startswith(ours)), None)
+            named = db.execute("SELECT type, name, sql FROM sqlite_master")
+            own, ours = (TABLE, RUN, KEY_INDEX), ("sqlite_", WORDS)
+            others = (each for each in named if each[1] not in own and not each[1].startswith(ours))
+            foreign = next((each for each in others if not _is_duplicates(*each[1:])), None)
     except (sqlite3.Error, ValueError, FastflowError):
         return "it is no .db that fastflow embed made"
     return None if foreign is None else f"it has the {foreign[0]} {short(foreign[1])}, which fastflow did not make"

@@ -1,4 +1,4 @@
-"""``fastflow embed --ray``: parts made by tasks on a cluster, then merged."""
+"""``embed --ray`` and ``duplicates --ray``: parts and strips made by tasks on a cluster, then joined."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -72,13 +73,33 @@ def _make_parts(words: list[str], folder: Path, target: Path, count: int, thread
         part = part_path(folder, (number, count), target.suffix)
         waiting.append(task.remote([*words, "--shard", f"{number}/{count}", "-o", str(part)]))
     with Progress("embed", count, "parts", shown=not quiet) as progress:
-        while waiting:
-            done, waiting = ray.wait(waiting)
-            try:
-                ray.get(done)
-            except ray.exceptions.RayError as error:
-                raise FastflowError(find_sentence(str(error))) from error
-            progress.advance(len(done))
+        for _ in _wait_for(waiting):
+            progress.advance(1)
+
+
+def _wait_for(waiting: list[Any]) -> Iterator[None]:
+    import ray
+
+    while waiting:
+        done, waiting = ray.wait(waiting)
+        try:
+            ray.get(done)
+        except ray.exceptions.RayError as error:
+            raise FastflowError(find_sentence(str(error))) from error
+        yield
+
+
+def compare_on_cluster(folder: Path, numbers: Sequence[int], address: str, threads: int) -> Iterator[None]:
+    """Compare the strips ``numbers`` of ``folder``, which every node sees, on a cluster of Ray; yield after each."""
+    try:
+        import ray
+    except ImportError as error:
+        raise missing_extra("ray", str(error.name), "fastflow duplicates --ray") from None
+    from fastflow.search.duplicates import compare_strip
+
+    with cluster(address):
+        task = ray.remote(num_cpus=threads, max_retries=RETRIES, scheduling_strategy="SPREAD")(compare_strip)
+        yield from _wait_for([task.remote(str(folder.absolute()), number, threads) for number in numbers])
 
 
 def _clear(folder: Path) -> None:

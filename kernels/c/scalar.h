@@ -7,6 +7,12 @@
 #define FF_SCALAR static inline __attribute__((always_inline))
 #define FF_ROUNDER 12582912.0f      /* 1.5 * 2^23: adding it rounds a float to an integer, ties to even */
 #define FF_ROUNDER_BITS 0x4b400000  /* bits of (x + FF_ROUNDER) minus this: the rounded x */
+/* the sanitizer is not ready when the loader chooses clones */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
+#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses by processor */
+#else
+#define FF_CLONES
+#endif
 
 FF_SCALAR uint32_t ff_bits(float x)
 {

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from fastflow.kernels import processor
 from fastflow.kernels._cpu import DOTS, HAMMINGS, isas, scan
+from fastflow.kernels._cpu import compare as _compare
 from fastflow.kernels._cpu import products as _products
 from fastflow.kernels.processor import resolve_threads
-from fastflow.kernels.search.reference import check, check_floats
+from fastflow.kernels.search.reference import Floats, check, check_floats
 
 
 def dots(
@@ -42,6 +43,23 @@ def products(
     out = np.empty((len(queries), len(rows)), np.float32)
     _products(rows, queries, out, isas()[processor.isa(isa)][0], resolve_threads(threads))
     return out
+
+
+def compare(
+    codes: NDArray[np.int8], scale: Floats, least: Floats, others: NDArray[np.int8], other_scale: Floats, slack: Floats,
+    begin: int, end: int, room: int, threads: int | None = None, isa: str | None = None,
+) -> tuple[NDArray[np.int32], int]:  # fmt: skip
+    """Find pairs of rows and others [begin, end) whose scaled product reaches ``least`` (n,) less ``slack`` (m,).
+
+    ``codes`` (n, D) and ``others`` (m, D) are -127 to 127, with a ``scale`` (n,) and ``other_scale`` (m,) for each row.
+    If ``codes`` is ``others``, a pair is found once, the lower row first. Float32 rounding changes a product below 2 by
+    at most 2^-20. Returns pairs (at most ``room``, 2) in any order, and the number found.
+    """
+    out = np.empty((room, 2), np.int32)
+    name = processor.find_forced_isa(isa) or ("amx" if processor.has_tiles() else processor.isa())
+    number = isas()[name][0]
+    found = _compare(codes, scale, least, others, other_scale, slack, begin, end, out, number, resolve_threads(threads))
+    return out[:found], found
 
 
 def _scan(codes: NDArray[Any], query: NDArray[Any], which: int, threads: int | None, isa: str | None) -> Any:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIDENED = 1 << 16  # bytes widened at a time: 512 KB as float64
+Floats = NDArray[np.float32]
 ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int32)  # ones in a byte
 
 
@@ -33,6 +34,23 @@ def products(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray
     check_floats(rows, queries)
     with np.errstate(over="ignore", invalid="ignore"):
         return queries @ rows.T
+
+
+def compare(
+    codes: NDArray[np.int8], scale: Floats, least: Floats, others: NDArray[np.int8], other_scale: Floats, slack: Floats,
+    begin: int, end: int, room: int,
+) -> tuple[NDArray[np.int32], int]:  # fmt: skip
+    """Compute ``cpu.compare``; products are float64."""
+    found = [np.empty((0, 2), np.int64)]
+    scaled, step = codes * scale[:, None].astype(np.float64), max(1, WIDENED // (codes.shape[1] + len(codes)))
+    for at in range(begin, end, step):
+        of = slice(at, min(at + step, end))
+        products = scaled @ (others[of] * other_scale[of, None].astype(np.float64)).T + slack[of]
+        pairs = np.argwhere(products >= least[:, None])
+        pairs[:, 1] += at
+        found.append(pairs if codes is not others else pairs[pairs[:, 0] < pairs[:, 1]])
+    pairs = np.concatenate(found)
+    return pairs[:room].astype(np.int32), len(pairs)
 
 
 def check_floats(rows: NDArray[np.generic], queries: NDArray[np.generic]) -> None:

@@ -94,3 +94,60 @@ def test_rows_that_begin_anywhere(float_isa):
 def test_the_widest_sum_fits():
     codes = np.full((2, 65536), -128, np.int8)
     assert cpu.dots(codes, codes[0]).tolist() == [2**30] * 2
+
+
+def compared(run, rows, others, least, *, threads=(), part=None, room=None):
+    """Pairs of int8 codes with scale 1, whose sums are exact in float32."""
+    ones, slack = (np.ones(len(each), np.float32) for each in (rows, others))
+    least = np.full(len(rows), least, np.float32)
+    begin, end = part or (0, len(others))
+    pairs, found = run(rows, ones, least, others, slack, 0 * slack, begin, end, room or 1 << 16, *threads)
+    return sorted(map(tuple, pairs.tolist())), found
+
+
+def small_codes(rows, width, seed):
+    codes = np.random.default_rng(seed).integers(-127, 128, (rows, width), dtype=np.int8)
+    codes[1::3] = codes[::3][: len(codes[1::3])]  # near rows
+    codes[: len(codes) // 9] = 127
+    return codes
+
+
+@pytest.mark.parametrize(("count", "width"), [(1, 5), (700, 1), (601, 37), (1200, 64), (530, 300)])
+def test_pairs_are_those_of_the_definition(isa, count, width):
+    rows, others = small_codes(count, width, 0), small_codes(217, width, 1)
+    least = float(np.percentile(rows[:200].astype(np.int64) @ others.T.astype(np.int64), 99))
+    for mine, theirs in ((rows, rows), (rows, others), (others, rows)):
+        for part in (None, (len(theirs) // 3, len(theirs))):
+            want = compared(reference.compare, mine, theirs, least, part=part)
+            for threads in (1, 2, 5):
+                assert compared(cpu.compare, mine, theirs, least, threads=(threads, isa), part=part) == want
+    pairs, found = compared(cpu.compare, rows, rows, -1e9, threads=(2, isa), room=7)
+    assert (len(pairs), found) == (min(7, found), count * (count - 1) // 2)
+
+
+def test_a_pair_passes_from_its_limit_on_with_scale_and_slack(isa):
+    codes = small_codes(300, 70, 2)
+    scale, slack = np.linspace(0.001, 0.002, 300, dtype=np.float32), np.linspace(0, 0.01, 300, dtype=np.float32)
+    exact = codes.astype(float) @ codes.T.astype(float) * np.outer(scale.astype(float), scale) + slack
+    least = np.percentile(exact, 97, axis=1).astype(np.float32)
+    pairs, _ = cpu.compare(codes, scale, least, codes, scale, slack, 0, 300, 90_000, 2, isa)
+    found = np.zeros((300, 300), bool)
+    found[tuple(pairs.T)] = True
+    over = exact - least[:, None]
+    assert found[(over > 2.0**-20) & np.triu(np.ones((300, 300), bool), 1)].all()
+    assert not found[over < -(2.0**-20)].any()
+    assert found.sum() > 500
+
+
+@pytest.mark.parametrize("wrong", ["width", "scale", "slack", "part", "isa"])
+def test_arrays_that_do_not_belong_together_are_refused(wrong):
+    from fastflow.kernels._cpu import compare
+
+    codes, ones = small_codes(9, 8, 0), np.ones(9, np.float32)
+    given = [codes, ones, ones, codes, ones, ones, 0, 9, np.empty((4, 2), np.int32), 0, 1]
+    changes = {"width": (3, codes[:, :4].copy()), "scale": (1, ones[:3]), "slack": (5, ones[:3]), "part": (7, 10),
+               "isa": (9, 99)}  # fmt: skip
+    at, value = changes[wrong]
+    compare(*given)
+    with pytest.raises(ValueError, match=r"belong|instruction"):
+        compare(*given[:at], value, *given[at + 1 :])

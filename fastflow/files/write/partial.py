@@ -47,6 +47,16 @@ def read_run(target: Path) -> dict[str, Any]:
         return {}
 
 
+def renew_run(target: Path, before: os.stat_result | None) -> None:
+    """Note that fastflow changed ``target``, if its record is of the file that it was ``before``."""
+    try:
+        record = json.loads(run_path(target).read_text(encoding="utf-8"))
+        if before is not None and record["file"] == [before.st_size, before.st_mtime_ns]:
+            replace_text(run_path(target), json.dumps({**record, "file": identify(target)}))
+    except FAULTS:
+        return  # no record is of this file
+
+
 def is_unfinished(target: Path) -> bool:
     """Whether an interrupted run left rows for --resume."""
     return state_path(target).is_file() and partial_path(target).is_file()

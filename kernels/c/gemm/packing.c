@@ -9,12 +9,6 @@
 #define CHUNK 16384              /* numbers that a thread converts at a time */
 #define ROW 256                  /* numbers widened at a time */
 #define UNITS 16                 /* units transposed at a time: one or two cache lines of each row */
-/* the sanitizer is not ready when the loader chooses clones */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
-#define FF_CLONES __attribute__((target_clones("avx2", "default")))  /* the loader chooses by processor */
-#else
-#define FF_CLONES
-#endif
 
 typedef struct {
     const ff_matrix *matrices;
