@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +89,17 @@ def _wait_for(waiting: list[Any]) -> Iterator[None]:
         yield
 
 
-def compare_on_cluster(folder: Path, numbers: Sequence[int], address: str, threads: int) -> Iterator[None]:
-    """Compare the strips ``numbers`` of ``folder``, which every node sees, on a cluster of Ray; yield after each."""
+def run_on_cluster(
+    task: Callable[[str, int, int], None], place: str, numbers: Sequence[int], address: str, threads: int
+) -> Iterator[None]:
+    """Call ``task(place, number, threads)`` for all ``numbers`` on a cluster of Ray; yield after each."""
     try:
         import ray
     except ImportError as error:
         raise missing_extra("ray", str(error.name), "fastflow duplicates --ray") from None
-    from fastflow.search.duplicates import compare_strip
-
     with cluster(address):
-        task = ray.remote(num_cpus=threads, max_retries=RETRIES, scheduling_strategy="SPREAD")(compare_strip)
-        yield from _wait_for([task.remote(str(folder.absolute()), number, threads) for number in numbers])
+        remote = ray.remote(num_cpus=threads, max_retries=RETRIES, scheduling_strategy="SPREAD")(task)
+        yield from _wait_for([remote.remote(place, number, threads) for number in numbers])
 
 
 def _clear(folder: Path) -> None:

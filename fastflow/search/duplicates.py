@@ -1,4 +1,4 @@
-"""``fastflow duplicates``: read inputs, compare in a folder that --resume continues, and write what was found."""
+"""``fastflow duplicates``: compare all pairs in a folder that --resume continues, and write what was found."""
 
 from __future__ import annotations
 
@@ -7,219 +7,33 @@ import io
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fastflow.atomic import replace_bytes
 from fastflow.console import add_note
 from fastflow.errors import FastflowError, UsageError, missing_extra
-from fastflow.files import EmbedConfig, Run
+from fastflow.files import Run, check_replaceable
 from fastflow.files.database import DUPLICATES, create_duplicates
-from fastflow.files.embed import embed_file
 from fastflow.files.read import InputFormat
-from fastflow.files.read.inputs import reread
-from fastflow.files.read.matrix import MatrixFile, MatrixRows
-from fastflow.files.read.sources import Sources, one_text
-from fastflow.files.read.texts import format_of, records_of
-from fastflow.files.write.partial import State, cannot_write, read_run, renew_run
+from fastflow.files.read.matrix import MatrixFile
+from fastflow.files.write.partial import State, cannot_write, identify, partial_path, renew_run
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
-from fastflow.search.pairs import Comparison, Duplicates, Pairs, Plan, encode_text, hash_all
-from fastflow.search.source import Database
+from fastflow.search.compared import ComparedTexts, check_kept
+from fastflow.search.pairs import Comparison, Duplicates, NearPairs
 
 LIMITS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 TABLE = (".csv", ".jsonl", ".parquet", ".db")
 SHOWN = 3  # pairs
-READ = 4096  # rows of a .db described at a time
-
-
-class Texts:
-    """The texts of files, or of a .db or .npy, with their vectors.
-
-    ``numbers`` (n,): the rows; ``keys``: hashes of the texts, None without texts; ``ids`` and ``values``, a field to
-    order by, or None. ``fingerprint``: of the model that made the vectors, None if unknown.
-    """
-
-    def __init__(
-        self, paths: Sequence[str], texts: Path | None, layout: InputFormat, order: str | None, folder: Path,
-        opened: ExitStack, runtime: Callable[[], Runtime], run: Run,
-    ) -> None:  # fmt: skip
-        self._layout, self._database = layout._replace(keep=() if order is None else (order,)), None
-        stored = paths[0].endswith((".db", ".npy"))
-        if stored and len(paths) > 1:
-            raise UsageError(f"{paths[0]} and {paths[1]}: vectors are compared from one file; name it by itself")
-        if texts is not None and not paths[0].endswith(".npy"):
-            raise UsageError(f"--texts names the texts of a .npy, and {paths[0]} has texts itself")
-        self.paths = [str(texts)] if texts is not None else [] if stored else list(paths)
-        self._opened = {path: opened.enter_context(reread(path)) for path in self.paths}
-        if paths[0].endswith(".db"):
-            self._database = Database(Path(paths[0]))
-            self.fingerprint, vectors = self._database.fingerprint, folder.with_suffix(".npy")
-            self.numbers = _copy_vectors(self._database, vectors)
-        elif stored:
-            vectors = Path(paths[0])
-            self.fingerprint = read_run(vectors).get("fingerprint")
-        else:
-            vectors, model = folder.with_suffix(".npy"), runtime()
-            self.fingerprint = model.fingerprint
-            run = replace(run, opened=lambda path: self._opened[path]())
-            embed_file(model, self.paths, vectors, EmbedConfig(self._layout._replace(keep=(), id_field=None)), run)
-        self.vectors: MatrixRows = opened.enter_context(MatrixFile(str(vectors))).matrix
-        if self._database is None:
-            self.numbers = np.arange(len(self.vectors))
-        self.name, self.has_texts = paths[0], self._database is not None or bool(self.paths)
-        self.id_field = layout.id_field if self._database is None else self._database.id_column
-        self.ids, self.values = list[Any](), list[Any]()
-        keys = hash_all(self._note_records())
-        self.keys = keys if self.has_texts else None
-        if self.has_texts and len(keys) != len(self.vectors):
-            raise FastflowError(
-                f"{self.paths[0]} has {len(keys):,} texts, and {self.name} {len(self.vectors):,} vectors: give the "
-                "file that was embedded"
-            )
-
-    def _note_records(self) -> Iterator[bytes]:
-        for text, identity, value in self.read():
-            if self.id_field is not None:
-                self.ids.append(identity)
-            if self._layout.keep:
-                self.values.append(value)
-            yield encode_text(text)
-
-    def read(self) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the text, id and order field of each row."""
-        field = next(iter(self._layout.keep), None)
-        if self._database is not None:
-            if field is not None and field not in self._database.columns:
-                raise UsageError(f"{self.name} has no column {field!r}: give another --order")
-            for start in range(0, len(self.numbers), READ):
-                some = self.numbers[start : start + READ].tolist()
-                for hit in self._database.hits([(row, 0.0) for row in some]):
-                    named: dict[Any, Any] = {**hit.fields, "row": hit.row, "text": hit.text, self.id_field: hit.id}
-                    yield str(hit.text), hit.id, named[field] if field else None
-        elif self.paths:
-            with Sources(self.paths, lambda path: self._opened[path]()) as sources:
-                for row in sources.rows(self._layout):
-                    yield one_text(row), row.record.id, next(iter(row.record.kept), None)
-
-    def pick(self, places: Iterable[int]) -> dict[int, str]:
-        """Return the texts at ``places``."""
-        wanted = set(places)
-        return {place: text for place, (text, _, _) in enumerate(self.read()) if place in wanted}
-
-    def sort(self, order: str | None, longest: bool) -> NDArray[np.int64] | None:
-        """Return the places by the order field, descending with - in front; rows without it are last."""
-        if longest:
-            return np.argsort([-len(text) for text, _, _ in self.read()], kind="stable").astype(np.int64)
-        if order is None:
-            return None
-        found = [(value, place) for place, value in enumerate(self.values) if value not in (None, "")]
-        try:
-            key: Any = {place: float(value) for value, place in found}.__getitem__
-        except (TypeError, ValueError):
-            key = {place: str(value) for value, place in found}.__getitem__
-        first = sorted((place for _, place in found), key=key, reverse=order.startswith("-"))
-        rest = [place for place, value in enumerate(self.values) if value in (None, "")]
-        return np.array(first + rest, np.int64)
-
-    def write_kept(self, removed: NDArray[np.int64], target: Path) -> None:
-        """Write the records without those at ``removed`` places, as they are in the input."""
-        gone = frozenset(removed.tolist())
-        try:
-            if self.paths and format_of(self.paths[0], self._layout.format) == "parquet":
-                _write_parquet_rows(self.paths, gone, target)
-            else:
-                replace_bytes(target, self._kept_lines(gone))
-        except OSError as error:
-            raise cannot_write(target, error) from error
-
-    def _kept_lines(self, gone: frozenset[int]) -> Iterator[bytes]:
-        table, place = format_of(self.paths[0], self._layout.format) in ("csv", "tsv"), 0
-        layout = self._layout._replace(field=None, id_field=None, keep=())
-        header = table and layout.header
-        layout = layout._replace(header=False, field="1") if table else self._layout._replace(id_field=None, keep=())
-        end = b"\0" if layout.null else b"\n"
-        for number, path in enumerate(self.paths):
-            with self._opened[path]() as ends, self._opened[path]() as source:
-                lines = _split_lines(source.chunks(), end)
-                at = 0
-                for record, found in enumerate(records_of(ends, layout)):
-                    some = list(islice(lines, max(0, found.line - at)))  # type: ignore[union-attr]
-                    at += len(some)
-                    if header and record == 0:
-                        yield from some if number == 0 else ()
-                        continue
-                    if place not in gone:
-                        yield from (
-                            line if line.endswith(end) or number + 1 == len(self.paths) else line + end for line in some
-                        )
-                    place += 1
-                yield from lines
-
-
-def check_kept(paths: Sequence[str], texts: Path | None, layout: InputFormat) -> None:
-    """Raise a UsageError for an input whose records --kept cannot write."""
-    path = paths[0] if texts is None else str(texts)
-    if path.endswith((".db", ".npy")):
-        raise UsageError(f"--kept writes records of a file of texts, and {path} is none: leave it out")
-    if format_of(path, layout.format) == "json":
-        raise UsageError(f"--kept writes lines or rows, and {path} is one JSON list: make a .jsonl of it")
-    if layout.encoding is not None and "a\n".encode(layout.encoding) != b"a\n":
-        raise UsageError(
-            f"--kept keeps lines as they are, and those of {layout.encoding} end by several bytes: make {path} UTF-8"
-        )
-
-
-def _split_lines(chunks: Iterator[bytes], end: bytes) -> Iterator[bytes]:
-    rest = b""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split(end)
-        yield from (line + end for line in whole)
-    if rest:
-        yield rest
-
-
-def _write_parquet_rows(paths: Sequence[str], gone: frozenset[int], target: Path) -> None:
-    from pyarrow import parquet
-
-    place, made = 0, target.with_name(target.name + ".tmp")
-    writer = None
-    try:
-        for path in paths:
-            file = parquet.ParquetFile(path)
-            for batch in file.iter_batches():
-                writer = writer or parquet.ParquetWriter(made, file.schema_arrow)
-                writer.write_batch(batch.filter([place + at not in gone for at in range(len(batch))]))
-                place += len(batch)
-            writer = writer or parquet.ParquetWriter(made, file.schema_arrow)
-        if writer is not None:
-            writer.close()
-        made.replace(target)
-    finally:
-        made.unlink(missing_ok=True)
-
-
-def _copy_vectors(source: Database, target: Path) -> NDArray[np.int64]:
-    """Write the vectors of a .db to a .npy of float32; packed bits become -1 and 1. Return the rows."""
-    numbers, at = np.empty(source.count(), np.int64), 0
-    with target.open("wb") as file:
-        npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (len(numbers), source.dim)})
-        for rows, vectors in source.blocks():
-            if source.kind == "bits":
-                vectors = np.unpackbits(vectors, axis=1)[:, : source.dim] * np.float32(2) - 1
-            file.write(vectors.astype("<f4").tobytes())
-            numbers[at : at + len(rows)] = rows
-            at += len(rows)
-    return numbers
 
 
 class Folder:
@@ -262,29 +76,108 @@ class Folder:
             np.save(out, run.compare_strip(number))
             replace_bytes(self.strip(number), out.getvalue())
 
+    def compare_all(self, run: Comparison, ray: str | None, shown: bool) -> Iterator[NDArray[Any]]:
+        """Yield the EDGEs of all strips, with progress and the time left; the cluster ``ray`` compares them first."""
+        if ray is not None:
+            from fastflow.integrations.ray import run_on_cluster
 
-def compare_in(
-    folder: Folder, plan: Plan, above: float, lower: Sequence[float], threads: int | None, shown: bool, ray: str | None
-) -> Pairs:
-    """Compare all strips, in this process or on the cluster ``ray``, with progress and the time left."""
-    run = plan.compare(above, threads)
-    if ray is not None:
-        from fastflow.integrations.ray import compare_on_cluster
-
-        plan.save(folder.path / "plan.npz", above)
-        numbers = [number for number in range(len(run.strips)) if not folder.strip(number).exists()]
-        with Progress("compare", len(numbers), "strips", shown) as progress:
-            for _ in compare_on_cluster(folder.path, numbers, ray, threads or 1):
-                progress.advance(1)
-    with Progress("compare", run.count(0, len(run.strips)), "pairs", shown and ray is None) as progress:
-
-        def watch() -> Iterator[NDArray[Any]]:
+            run.save(self.path / "plan.npz")
+            left = [number for number in range(len(run.strips)) if not self.strip(number).exists()]
+            with Progress("compare", len(left), "strips", shown) as progress:
+                for _ in run_on_cluster(compare_strip, str(self.path.absolute()), left, ray, run.threads or 1):
+                    progress.advance(1)
+        with Progress("compare", run.count(0, len(run.strips)), "pairs", shown and ray is None) as progress:
             for number in range(len(run.strips)):
-                folder.compare(run, number)
+                self.compare(run, number)
                 progress.advance(run.count(number, number + 1))
-                yield np.load(folder.strip(number))
+                yield np.load(self.strip(number))
 
-        return plan.collect(watch(), above, lower)
+
+@dataclass(frozen=True)
+class DuplicatesConfig:
+    """The options of a run; ``wanted`` is --to. ``above`` and ``wanted`` None: a preview."""
+
+    layout: InputFormat
+    above: float | None = None
+    wanted: int | None = None
+    against: Path | None = None
+    order: str | None = None
+    kept: Path | None = None
+    texts: Path | None = None
+    output: Path | None = None
+    ray: str | None = None
+    threads: int | None = None
+    resume: bool = False
+    quiet: bool = False
+
+    def check(self, paths: Sequence[str]) -> None:
+        """Raise a UsageError for options that exclude each other, or that an input or output cannot have."""
+        if self.above is not None and self.wanted is not None:
+            raise UsageError("--to finds the limit that --above gives: leave out one of them")
+        for option, value in (("--resume", self.resume), ("--ray", self.ray)):
+            if value and self.output is None:
+                raise UsageError(f"{option} needs an output file: -o OUT")
+        if self.output is not None:
+            check_table(self.output)
+        if self.kept is not None:
+            check_kept(paths, self.texts, self.layout)
+
+    def open_state(self, paths: Sequence[str], overwrite: bool) -> State | None:
+        """Return the record of OUT, None without one; raises if OUT may not be replaced or is of another run."""
+        if self.output is None:
+            return None
+        sources = [*paths, *([] if self.against is None else [str(self.against)])]
+        names = ("above", "wanted", "against", "order", "texts")
+        options = self.layout._asdict() | {name: str(getattr(self, name)) for name in names}
+        found = [identify(Path(path)) if Path(path).is_file() else None for path in sources]
+        state = State(self.output, found, {"options": options}, sources)
+        if self.is_finished():
+            state.is_done()
+        elif self.output.suffix != ".db" and not (self.resume and partial_path(self.output).is_dir()):
+            check_replaceable(self.output, overwrite)
+        return state
+
+    def is_finished(self) -> bool:
+        """Whether OUT is whole, and --resume has nothing to do."""
+        if not self.resume or self.output is None or self.output.suffix == ".db":
+            return False
+        return self.output.exists() and not partial_path(self.output).exists()
+
+
+class Compared(NamedTuple):
+    """The pairs of texts, or of texts of ``other`` with them."""
+
+    pairs: NearPairs
+    own: ComparedTexts
+    other: ComparedTexts
+
+
+@contextmanager
+def compare_files(
+    paths: Sequence[str], config: DuplicatesConfig, state: State | None, open_model: Callable[[], Runtime]
+) -> Iterator[Compared]:
+    """Embed the texts of ``paths``, or read their vectors, and compare all pairs."""
+    with ExitStack() as stack:
+        if config.output is not None:
+            where = partial_path(config.output)
+        else:
+            where = Path(stack.enter_context(TemporaryDirectory(prefix="fastflow-"))) / "run"
+        folder = stack.enter_context(Folder(where, state, config.resume))
+        run = Run(resume=config.resume, quiet=config.quiet, overwrite=True)
+        field = None if config.order in (None, "longest") else str(config.order).removeprefix("-")
+        own = other = ComparedTexts(paths, config.texts, config.layout, field, where / "own", stack, open_model, run)
+        others: tuple[Any, Any] = (None, None)
+        if config.against is not None:
+            layout = config.layout  # a .txt has no fields
+            layout = layout._replace(field=None, id_field=None) if config.against.suffix == ".txt" else layout
+            other = ComparedTexts([str(config.against)], None, layout, None, where / "against", stack, open_model, run)
+            others = other.vectors, other.keys
+            if None not in (own.fingerprint, other.fingerprint) and own.fingerprint != other.fingerprint:
+                raise UsageError(f"{own.name} and {other.name} were made with different models: embed both with one")
+        pairs = Comparison(own.vectors, own.keys, own.sort(config.order), *others)
+        pairs.prepare(config.above or min(LIMITS), config.threads)
+        strips = folder.compare_all(pairs, config.ray, not config.quiet)
+        yield Compared(pairs.collect(strips, () if config.above else LIMITS), own, other)
 
 
 @lru_cache(maxsize=1)
@@ -292,9 +185,10 @@ def _open_comparison(place: str, threads: int) -> Comparison:
     """Open the comparison of a folder, which a process of a cluster keeps for its strips."""
     with np.load(Path(place) / "plan.npz") as saved:
         own, *other = (MatrixFile(path).matrix for path in saved["vectors"].tolist())
-        plan = Plan(own, None, saved["order"], other[0] if other else None)
-        plan.first = saved["first"]
-        return plan.compare(float(saved["above"]), threads)
+        found = Comparison(own, None, saved["order"], other[0] if other else None)
+        found.first = saved["first"]
+        found.prepare(float(saved["above"]), threads)
+        return found
 
 
 def compare_strip(place: str, number: int, threads: int) -> None:
@@ -302,7 +196,7 @@ def compare_strip(place: str, number: int, threads: int) -> None:
     Folder(Path(place), None, False).compare(_open_comparison(place, threads), number)
 
 
-def find_limit(pairs: Pairs, wanted: int) -> Duplicates:
+def find_limit(pairs: NearPairs, wanted: int) -> Duplicates:
     """Return the duplicates at the highest limit that leaves at most ``wanted`` rows."""
     limits = np.unique([*pairs.edges["cosine"], 1.0])
     low, high = 0, len(limits)  # limits[low] leaves few enough, limits[high] too many
@@ -319,20 +213,48 @@ def find_limit(pairs: Pairs, wanted: int) -> Duplicates:
     return found
 
 
-def describe_limits(pairs: Pairs) -> list[dict[str, Any]]:
-    """Return for each of LIMITS the rows that would go, and up to three pairs of places between it and the next."""
+def describe_limits(found: Compared) -> list[dict[str, Any]]:
+    """Return for each of LIMITS the rows that would go, and texts of three pairs between it and the next one."""
+    pairs, rows = found.pairs, found.pairs.of.rows
     edges = pairs.edges[np.argsort(pairs.edges["cosine"], kind="stable")]
-    found = []
-    last = len(edges)
+    shown, last = list[tuple[float, NDArray[Any]]](), len(edges)
     for limit in (each for each in LIMITS if each >= pairs.above):
         first = int(np.searchsorted(edges["cosine"], limit))
-        some = [tuple(edge) for edge in edges[first : min(first + SHOWN, last)].tolist()]
+        shown.append((limit, edges[first : min(first + SHOWN, last)]))
         last = first
-        found.append({"limit": limit, "removed": len(pairs.keep_first(limit).removed), "pairs": some})
-    return found
+    every = np.concatenate([np.empty(0, edges.dtype), *(some for _, some in shown)])
+    earlier, later = found.other.pick(rows[every["earlier"]]), found.own.pick(rows[every["later"]])
+    return [
+        {
+            "limit": limit,
+            "removed": len(pairs.keep_first(limit).removed),
+            "pairs": [
+                {"cosine": cosine, "texts": [earlier.get(rows[a]), later.get(rows[b])]}
+                for a, b, cosine in some.tolist()
+            ],
+        }
+        for limit, some in shown
+    ]
 
 
-def tabulate(found: Duplicates, own: Texts, other: Texts) -> dict[str, list[Any]]:
+def describe_groups(found: Duplicates, own: ComparedTexts, other: ComparedTexts) -> list[dict[str, Any]]:
+    """Return each kept text with those removed for it, the largest group first."""
+    groups, cosine = found.groups(), dict(zip(found.removed.tolist(), found.cosine.tolist(), strict=True))
+    first, rest = other.pick(found.of), own.pick(found.removed)
+    return [
+        {
+            "row": int(other.numbers[kept]),
+            "text": first.get(kept),
+            "size": 1 + len(removed),
+            "removed": [
+                {"row": int(own.numbers[place]), "text": rest.get(place), "cosine": cosine[place]} for place in removed
+            ],
+        }
+        for kept, *removed in (group.tolist() for group in groups)
+    ]
+
+
+def tabulate(found: Duplicates, own: ComparedTexts, other: ComparedTexts) -> dict[str, list[Any]]:
     """Return the columns of OUT, by row; ids only if the input has them."""
     order = np.argsort(found.removed, kind="stable")
     removed, of = found.removed[order], found.of[order]
@@ -356,9 +278,9 @@ def check_table(target: Path) -> None:
             raise missing_extra("parquet", str(error.name), str(target)) from None
 
 
-def write_table(columns: Mapping[str, Sequence[Any]], target: Path) -> None:
+def write_table(columns: Mapping[str, Sequence[Any]], target: Path, state: State | None) -> None:
     """Write columns of equal length; into a .db as the table ``duplicates``."""
-    rows, out = list(zip(*columns.values(), strict=True)), io.StringIO(newline="")
+    rows = list(zip(*columns.values(), strict=True))
     try:
         if target.suffix == ".db":
             before = target.stat() if target.exists() else None
@@ -367,22 +289,28 @@ def write_table(columns: Mapping[str, Sequence[Any]], target: Path) -> None:
                 db.executemany(f"INSERT INTO {DUPLICATES} VALUES ({', '.join('?' * len(columns))})", rows)  # noqa: S608
             renew_run(target, before)
             return
-        if target.suffix == ".parquet":
-            import pyarrow
-            from pyarrow import parquet
-
-            data = pyarrow.BufferOutputStream()
-            parquet.write_table(pyarrow.table(dict(columns)), data)
-            replace_bytes(target, data.getvalue().to_pybytes())
-            return
-        if target.suffix == ".csv":
-            writer = csv.writer(out)
-            writer.writerow(columns)
-            writer.writerows([json.dumps(v) if isinstance(v, bool) else v for v in row] for row in rows)
-        else:
-            out.writelines(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
-        replace_bytes(target, out.getvalue().encode("utf-8"))
+        replace_bytes(target, _encode(columns, rows, target.suffix))
+        if state is not None:
+            state.done(target, len(rows))
     except OSError as error:
         raise cannot_write(target, error) from error
     except sqlite3.Error as error:
         raise FastflowError(f"{target} cannot be written: {error}; choose another output with -o") from error
+
+
+def _encode(columns: Mapping[str, Sequence[Any]], rows: list[tuple[Any, ...]], suffix: str) -> bytes:
+    if suffix == ".parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        data = pyarrow.BufferOutputStream()
+        parquet.write_table(pyarrow.table(dict(columns)), data)
+        return bytes(data.getvalue().to_pybytes())
+    out = io.StringIO(newline="")
+    if suffix == ".csv":
+        writer = csv.writer(out)
+        writer.writerow(columns)
+        writer.writerows([json.dumps(v) if isinstance(v, bool) else v for v in row] for row in rows)
+    else:
+        out.writelines(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
+    return out.getvalue().encode("utf-8")

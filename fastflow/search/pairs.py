@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,54 +74,96 @@ def compute_cosines(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
 
 
 class Comparison:
-    """All pairs of the rows ``columns`` (m,), or of ``rows`` (n,) with them, whose cosine is at least ``above``.
+    """All pairs of the rows of ``vectors``, or of the rows of ``against`` with them.
 
-    ``take`` returns the vectors (b, ``dim``) of rows. The work is cut into ``strips`` of columns.
+    Places number the rows of ``against``, below ``split``, then those of ``vectors`` by ``order``; ``rows`` (n,) are
+    their numbers, ``first`` (n,) the place of the first equal row, ``text`` (n,) of the first with the same text.
+    ``texts`` and ``other_texts`` are hashes.
     """
 
     def __init__(
-        self, take: Callable[[Rows], NDArray[Any]], dim: int, columns: Rows, rows: Rows | None, above: float,
-        threads: int | None,
+        self, vectors: MatrixRows, texts: NDArray[Any] | None, order: Rows | None = None,
+        against: MatrixRows | None = None, other_texts: NDArray[Any] | None = None,
     ) -> None:  # fmt: skip
-        self.above, self._take, self._threads, self._room = above, take, threads, ROOM
-        self._columns, self._others = columns, quantize_rows(take, columns, dim)
-        self._rows = columns if rows is None else rows
-        self._codes = self._others if rows is None else quantize_rows(take, rows, dim)
-        wide = max(TILE, WORK // max(1, len(self._rows)) // TILE * TILE)
-        self.strips = [(at, min(at + wide, len(columns))) for at in range(0, len(columns), wide)]
+        self.split = 0 if against is None else len(against)
+        own = np.arange(len(vectors)) if order is None else order
+        self.rows = np.concatenate([np.arange(self.split), own])
+        if against is not None and against.shape[1] != vectors.shape[1]:
+            raise UsageError(f"{vectors.name} has {vectors.shape[1]} dimensions, and {against.name} {against.shape[1]}")
+        self._vectors, self._against = vectors, against
+        keys = None if texts is None else texts[own]
+        if against is not None and keys is not None:
+            keys = None if other_texts is None else np.concatenate([other_texts, keys])
+        self.first = find_first(self._take, len(self.rows), keys)
+        self.text = self.first if keys is None else find_equal(keys)
+
+    def _take(self, places: Rows) -> NDArray[np.float32]:
+        """Return the vectors (b, D) at ``places`` (b,)."""
+        if self._against is None:
+            return self._vectors[self.rows[places]]
+        found = np.empty((len(places), self._vectors.shape[1]), np.float32)
+        other = places < self.split
+        found[other], found[~other] = self._against[places[other]], self._vectors[self.rows[places[~other]]]
+        return found
+
+    def prepare(self, above: float, threads: int | None = None) -> None:
+        """Quantize all different rows, and cut the columns of their pairs into ``strips``."""
+        own = np.flatnonzero(self.first == np.arange(len(self.first)))
+        self._columns = self._lines = own[own >= self.split]
+        self.above, self.threads, self._room = above, threads, ROOM
+        self._others = self._codes = quantize_rows(self._take, self._columns, self._vectors.shape[1])
+        if self._against is not None:
+            self._lines = own[own < self.split]
+            self._codes = quantize_rows(self._take, self._lines, self._vectors.shape[1])
+        wide = max(TILE, WORK // max(1, len(self._lines)) // TILE * TILE)
+        self.strips = [(at, min(at + wide, len(self._columns))) for at in range(0, len(self._columns), wide)]
         most = float(self._codes.residual.max(initial=0))
         self._slack = (self._others.residual * np.float32(1 + most) + np.float32(SLACK)).astype(np.float32)
 
     def count(self, start: int, stop: int) -> int:
         """Count the pairs of the strips from ``start`` to before ``stop``."""
         if self._codes is not self._others:
-            return sum(to - at for at, to in self.strips[start:stop]) * len(self._rows)
+            return sum(to - at for at, to in self.strips[start:stop]) * len(self._lines)
         return sum(to * (to - 1) // 2 - at * (at - 1) // 2 for at, to in self.strips[start:stop])
 
     def compare_strip(self, number: int) -> NDArray[Any]:
-        """Compare a strip; return its EDGEs, ordered by later and earlier row."""
-        mine, others, room = self._codes, self._others, self._room
+        """Compare a strip; return its EDGEs, ordered by later and earlier place."""
+        mine, others = self._codes, self._others
         least = np.float32(self.above) - mine.residual
-        run: Any = reference.compare if cpu is None else cpu.compare
+        run: Any = reference.compare if cpu is None else partial(cpu.compare, threads=self.threads)
         given = (mine.codes, mine.scale, least, others.codes, others.scale, self._slack, *self.strips[number])
-        while True:
-            pairs, found = run(*given, room, *([] if cpu is None else [self._threads]))
-            if found <= room:
-                break
-            if found > MOST:
-                raise refuse_pairs(found, self.above)
-            room = self._room = found
-        return self._decide(pairs)
-
-    def _decide(self, pairs: NDArray[np.int32]) -> NDArray[Any]:
+        pairs, found = run(*given, self._room)
+        if found > MOST:
+            raise refuse_pairs(found, self.above)
+        if found > self._room:
+            self._room = found
+            pairs, _ = run(*given, found)
         edges = np.empty(len(pairs), EDGE)
-        edges["earlier"], edges["later"] = self._rows[pairs[:, 0]], self._columns[pairs[:, 1]]
+        edges["earlier"], edges["later"] = self._lines[pairs[:, 0]], self._columns[pairs[:, 1]]
         for start in range(0, len(edges), PIECE):
             some = edges[start : start + PIECE]
             earlier, later = (self._take(some[name].astype(np.int64)) for name in ("earlier", "later"))
             some["cosine"] = compute_cosines(earlier, later)
         edges = edges[edges["cosine"] >= self.above]
         return edges[np.lexsort((edges["earlier"], edges["later"]))]
+
+    def collect(self, strips: Iterable[NDArray[Any]], limits: Sequence[float] = ()) -> NearPairs:
+        """Join the EDGEs of ``strips``; too many raise ``above`` to the next of ``limits``, or an error without one."""
+        found, most = list[NDArray[Any]](), 8 * ROOM if limits else MOST
+        for edges in strips:
+            found.append(edges[edges["cosine"] >= self.above])
+            while (total := sum(map(len, found))) > most:
+                higher = [limit for limit in limits if limit > self.above]
+                if not higher:
+                    raise refuse_pairs(total, self.above)
+                self.above = min(higher)
+                found = [each[each["cosine"] >= self.above] for each in found]
+        return NearPairs(self.above, np.concatenate([np.empty(0, EDGE), *found]), self)
+
+    def save(self, path: Path) -> None:
+        """Write what another process needs to compare; vectors are files."""
+        files = [os.path.abspath(each.name) for each in (self._vectors, self._against) if each is not None]
+        np.savez(path, vectors=files, order=self.rows[self.split :], first=self.first, above=self.above)
 
 
 def refuse_pairs(count: int, above: float) -> FastflowError:
@@ -176,7 +219,7 @@ class Duplicates:
     of: Rows
     cosine: NDArray[np.float64]
     exact: NDArray[np.bool_]
-    pairs: Pairs
+    pairs: NearPairs
 
     def at(self, limit: float) -> Duplicates:
         """Apply a higher limit, without comparing again.
@@ -208,23 +251,17 @@ class Duplicates:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """The EDGEs of all rows at places 0 to n - 1, and what the rule needs.
-
-    ``first`` (n,): the place of the first equal row; ``text`` (n,): of the first row with the same text. Places below
-    ``split`` are rows of the other file. ``rows`` (n,): the number of the row at each place.
-    """
+class NearPairs:
+    """The EDGEs of a comparison, of a cosine of ``above`` or more."""
 
     above: float
     edges: NDArray[Any]
-    first: Rows
-    text: Rows
-    split: int
-    rows: Rows
+    of: Comparison
 
     def keep_first(self, limit: float) -> Duplicates:
         """In the order of places, keep a row unless an earlier kept row has a cosine of at least ``limit``."""
-        edges, count = self.edges[self.edges["cosine"] >= limit], len(self.first)
+        edges, first, split = self.edges[self.edges["cosine"] >= limit], self.of.first, self.of.split
+        count = len(first)
         gone = np.zeros(count, bool)
         starts = np.flatnonzero(np.diff(edges["later"], prepend=-1))
         ends = np.append(starts, len(edges))[1:]
@@ -236,17 +273,14 @@ class Pairs:
         near = near[np.diff(near["later"], prepend=-1) > 0]
         of, cosine = np.arange(count), np.ones(count)
         of[near["later"]], cosine[near["later"]] = near["earlier"], near["cosine"]
-        copies = self.first < np.arange(count)
-        copies &= (self.split == 0) | (self.first < self.split) | gone[self.first]
-        of[copies], cosine[copies] = of[self.first[copies]], cosine[self.first[copies]]
+        copies = first < np.arange(count)
+        copies &= (split == 0) | (first < split) | gone[first]
+        of[copies], cosine[copies] = of[first[copies]], cosine[first[copies]]
         gone |= copies
-        gone[: self.split] = False
-        removed = np.flatnonzero(gone)
-        kept = self.split + np.flatnonzero(~gone[self.split :])
-        equal = self.text[of[removed]] == self.text[removed]
-        return Duplicates(
-            limit, self.rows[kept], self.rows[removed], self.rows[of[removed]], cosine[removed], equal, self
-        )
+        gone[:split] = False
+        removed, kept = np.flatnonzero(gone), split + np.flatnonzero(~gone[split:])
+        equal, rows = self.of.text[of[removed]] == self.of.text[removed], self.of.rows
+        return Duplicates(limit, rows[kept], rows[removed], rows[of[removed]], cosine[removed], equal, self)
 
 
 def check_limit(limit: Any) -> float:
@@ -254,62 +288,6 @@ def check_limit(limit: Any) -> float:
     if isinstance(limit, bool) or not isinstance(limit, int | float | np.floating) or not 0 < limit <= 1:
         raise UsageError(f"the limit is a cosine above 0 and at most 1, not {short(limit)}")
     return float(limit)
-
-
-class Plan:
-    """The places of a comparison: ``first`` of equal rows, and the rows to compare."""
-
-    def __init__(
-        self, vectors: MatrixRows, texts: NDArray[Any] | None, order: Rows | None = None,
-        against: MatrixRows | None = None, other_texts: NDArray[Any] | None = None,
-    ) -> None:  # fmt: skip
-        self.split = 0 if against is None else len(against)
-        own = np.arange(len(vectors)) if order is None else order
-        self.rows = np.concatenate([np.arange(self.split), own])
-        if against is not None and against.shape[1] != vectors.shape[1]:
-            raise UsageError(f"{vectors.name} has {vectors.shape[1]} dimensions, and {against.name} {against.shape[1]}")
-        self._vectors, self._against = vectors, against
-        keys = None if texts is None else texts[own]
-        if against is not None and keys is not None:
-            keys = None if other_texts is None else np.concatenate([other_texts, keys])
-        self.first = find_first(self.take, len(self.rows), keys)
-        self.text = self.first if keys is None else find_equal(keys)
-
-    def take(self, places: Rows) -> NDArray[np.float32]:
-        """Return the vectors (b, D) at ``places`` (b,)."""
-        if self._against is None:
-            return self._vectors[self.rows[places]]
-        found = np.empty((len(places), self._vectors.shape[1]), np.float32)
-        other = places < self.split
-        found[other], found[~other] = self._against[places[other]], self._vectors[self.rows[places[~other]]]
-        return found
-
-    def save(self, path: Path, above: float) -> None:
-        """Write what another process needs to compare; vectors are files."""
-        files = [os.path.abspath(each.name) for each in (self._vectors, self._against) if each is not None]
-        np.savez(path, vectors=files, order=self.rows[self.split :], first=self.first, above=above)
-
-    def compare(self, above: float, threads: int | None = None) -> Comparison:
-        """Prepare the comparison of all different rows."""
-        own = np.flatnonzero(self.first == np.arange(len(self.first)))
-        rows, columns = own[own < self.split], own[own >= self.split]
-        dim, other = self._vectors.shape[1], None if self._against is None else rows
-        return Comparison(self.take, dim, columns, other, above, threads)
-
-    def collect(self, strips: Iterator[NDArray[Any]], above: float, lower: Sequence[float] = ()) -> Pairs:
-        """Join the EDGEs of ``strips``; too many raise the limit to one of ``lower``, or an error without one."""
-        found, total, limits = list[NDArray[Any]](), 0, sorted(lower)
-        for edges in strips:
-            found.append(edges[edges["cosine"] >= above])
-            total += len(found[-1])
-            while total > (MOST if not lower else ROOM * 8):
-                if (raised := next((limit for limit in limits if limit > above), None)) is None:
-                    raise refuse_pairs(total, above)
-                above = raised
-                found = [each[each["cosine"] >= above] for each in found]
-                total = sum(map(len, found))
-        edges = np.concatenate(found) if found else np.empty(0, EDGE)
-        return Pairs(above, edges, self.first, self.text, self.split, self.rows)
 
 
 def duplicates(
@@ -335,9 +313,9 @@ def duplicates(
     """
     above = check_limit(above)
     other = (None, None) if against is None else _embed(against, runtime)
-    plan = Plan(*_embed(texts, runtime), None, *other)
-    run = plan.compare(above, threads)
-    return plan.collect(map(run.compare_strip, range(len(run.strips))), above).keep_first(above)
+    run = Comparison(*_embed(texts, runtime), None, *other)
+    run.prepare(above, threads)
+    return run.collect(map(run.compare_strip, range(len(run.strips)))).keep_first(above)
 
 
 def groups(
@@ -359,14 +337,13 @@ def groups(
     """
     check_count("least", least)
     pairs = duplicates(texts, runtime, above=above, threads=threads).pairs
-    count, edges = len(pairs.first), pairs.edges
+    first, edges = pairs.of.first, pairs.edges
+    count = len(first)
     ends = np.concatenate([edges["earlier"], edges["later"], np.arange(count)])
-    others = np.concatenate([edges["later"], edges["earlier"], pairs.first])  # a row is near its first equal one
+    others = np.concatenate([edges["later"], edges["earlier"], first])  # a row is near its first equal one
     cosine = np.concatenate([edges["cosine"], edges["cosine"], np.ones(count)])
-    members = np.split(
-        np.argsort(pairs.first, kind="stable"), np.cumsum(np.bincount(pairs.first, minlength=count))[:-1]
-    )
-    own = pairs.first[ends] == ends
+    members = np.split(np.argsort(first, kind="stable"), np.cumsum(np.bincount(first, minlength=count))[:-1])
+    own = first[ends] == ends
     order = np.lexsort((others[own], -cosine[own], others[own] != ends[own], ends[own]))
     starts = np.flatnonzero(np.diff(ends[own][order], prepend=-1))
     near = [np.concatenate([members[each] for each in some]) for some in np.split(others[own][order], starts[1:])]

@@ -16,7 +16,6 @@ import pytest
 
 from fastflow import Runtime, duplicates
 from fastflow.files.database import find_foreign
-from fastflow.search.duplicates import compare_strip
 from fastflow.search.pairs import Comparison
 
 from support.builders import make_sentences
@@ -277,11 +276,11 @@ def test_strips_on_a_cluster(model, texts, wanted, tmp_path, monkeypatch):
     monkeypatch.setattr("fastflow.search.pairs.WORK", 1)
     monkeypatch.setattr("fastflow.search.pairs.TILE", 8)
 
-    def compare_here(folder, numbers, address, threads):
+    def run_here(task, place, numbers, address, threads):
         for number in numbers:
-            yield compare_strip(str(folder), number, threads)
+            yield task(place, number, threads)
 
-    monkeypatch.setattr("fastflow.integrations.ray.compare_on_cluster", compare_here)
+    monkeypatch.setattr("fastflow.integrations.ray.run_on_cluster", run_here)
     path, out = write_input(tmp_path / "in.csv", texts), tmp_path / "o.csv"
     done = run("duplicates", path, "-m", model, "--above", LIMIT, "-o", out, "--ray", "local", "--order", "n")
     assert done.exit_code == 0, done.stderr

@@ -91,7 +91,7 @@ def test_twenty_thousand_rows_against_float64():
     x = draw(7, 20_000, 64)
     unit = x / np.maximum(np.linalg.norm(x.astype(float), axis=1, keepdims=True), 1e-30)
     made = duplicates(x, above=0.55)
-    first, edges = made.pairs.first, made.pairs.edges
+    first, edges = made.pairs.of.first, made.pairs.edges
     found = set(zip(edges["earlier"].tolist(), edges["later"].tolist(), strict=True))
     for start in range(0, len(x), 1000):
         some = unit[start : start + 1000] @ unit.T
