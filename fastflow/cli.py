@@ -12,7 +12,7 @@ TASKS = {  # heading -> command -> summary, for --help without imports
         "embed": "Embed the texts of files.",
         "similarity": "Compare the first text with each of the others.",
         "search": "Print the rows that are most like a query.",
-        "duplicates": "Find texts that say nearly the same, and keep one of each.",
+        "duplicates": "Find texts of nearly the same meaning, and keep one of each.",
         "serve": "Serve a model over HTTP.",
     },
     "Make a model": {

@@ -27,6 +27,7 @@ ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \w+)*): ", re.M)
 SUBJECTS: tuple[tuple[str, Any, type], ...] = (  # the name in fastflow, the call, and the class of its result
     ("Runtime", fastflow.Runtime, fastflow.Runtime), ("Index", fastflow.Index, fastflow.Index),
     ("Reranker", fastflow.Reranker, fastflow.Reranker),
+    ("duplicates", fastflow.duplicates, fastflow.Duplicates), ("groups", fastflow.groups, type(None)),
     ("fit", fastflow.fit, Fit), ("distill", fastflow.distill, Distilled), ("export", fastflow.export, Exported),
 )  # fmt: skip
 HEAD = """# The Python API

@@ -86,13 +86,13 @@ def duplicates(
     dtype: str,
     **options: Any,
 ) -> None:
-    """Find texts that say nearly the same, and keep one of each.
+    """Find texts of nearly the same meaning, and keep one of each.
 
     In the order of the input, a text is kept unless its cosine with an earlier kept text is at least --above. All pairs
     are compared, and none is missed. INPUT is as for fastflow embed, or a .db or .npy that it made.
 
-    Which limit? Without --above nothing is written: the command prints how many texts would go at limits from 0.95
-    to 0.6, and pairs just above each.
+    Which limit? Without --above nothing is written: the command prints how many texts limits from 0.95 to 0.6 would
+    remove, and pairs just above each.
 
     \b
     fastflow duplicates tickets.csv
@@ -165,7 +165,7 @@ def _preview(found: Compared, json_file: str | None, quiet: bool) -> None:
 
     limits, total = describe_limits(found), len(found.own.vectors)
     for each in limits if json_file != "-" else ():
-        emit(f"{each['limit']:.2f}  {format_count(each['removed'], 'texts')} of {total:,} would go")
+        emit(f"{each['limit']:.2f}  {format_count(each['removed'], 'texts')} of {total:,} would be removed")
         for pair in each["pairs"]:
             texts = "  |  ".join(_shorten({"text": text}) for text in pair["texts"])
             emit(f"      {pair['cosine']:.3f}  {texts}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read import plain
-from fastflow.files.words import TABLE, WORDS, create_words, read_kind
+from fastflow.files.words import TABLE, WORDS, create_words, is_duplicates, read_kind
 from fastflow.files.write import Block
 from fastflow.files.write.outputs import OutputFile
 from fastflow.transforms.vectors import first_bad
@@ -28,7 +27,6 @@ from fastflow.version import __version__
 FORMAT = 1
 PAGE = 16_384  # bytes; rows of 768 floats waste less than with SQLite's 4,096
 RUN = "run"
-DUPLICATES = "duplicates"  # the table of fastflow duplicates
 KEY_INDEX = "texts_by_key"  # of --append
 JOURNALS = ("-journal", "-wal", "-shm")  # SQLite's files beside a database that is written
 STEPS = 10_000  # steps of SQLite between looks for a signal: about a millisecond
@@ -216,22 +214,6 @@ def width_of(run: dict[str, Any]) -> int:
     return -(-run["dim"] // 8) if run["precision"] in ("binary", "ubinary") else run["dim"]
 
 
-def create_duplicates(db: sqlite3.Connection, path: Path, columns: Sequence[str]) -> None:
-    """Make the table ``duplicates`` anew; raises a UsageError if another program made it."""
-    if (found := db.execute("SELECT sql FROM sqlite_master WHERE name = ?", [DUPLICATES]).fetchone()) is not None:
-        if not _is_duplicates(DUPLICATES, found[0]):
-            raise UsageError(f"{path} has a table {DUPLICATES} of another program: choose another output with -o")
-        db.execute(f"DROP TABLE {DUPLICATES}")
-    db.execute(f"CREATE TABLE {DUPLICATES} ({', '.join(columns)})")
-
-
-def _is_duplicates(name: str, sql: str | None) -> bool:
-    return (
-        name == DUPLICATES
-        and re.fullmatch(rf"CREATE TABLE {DUPLICATES} \(row, .*cosine, exact\)", sql or "") is not None
-    )
-
-
 def find_foreign(path: Path) -> str | None:
     """Describe a part of ``path`` that fastflow did not make, or return None."""
     if beside := [path.name + end for end in JOURNALS if path.with_name(path.name + end).exists()]:
@@ -243,7 +225,7 @@ def find_foreign(path: Path) -> str | None:
             named = db.execute("SELECT type, name, sql FROM sqlite_master")
             own, ours = (TABLE, RUN, KEY_INDEX), ("sqlite_", WORDS)
             others = (each for each in named if each[1] not in own and not each[1].startswith(ours))
-            foreign = next((each for each in others if not _is_duplicates(*each[1:])), None)
+            foreign = next((each for each in others if not is_duplicates(*each[1:])), None)
     except (sqlite3.Error, ValueError, FastflowError):
         return "it is no .db that fastflow embed made"
     return None if foreign is None else f"it has the {foreign[0]} {short(foreign[1])}, which fastflow did not make"

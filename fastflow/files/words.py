@@ -1,14 +1,19 @@
-"""Word search in a .db: an FTS5 table over its texts, ranked by BM25.
+"""The tables of a .db beside its texts: FTS5 for word search, ranked by BM25, and ``duplicates``.
 
-SQLite keeps the table in step by triggers. The tokenizer is chosen once, by the language of the first texts.
+SQLite keeps the table of words in step by triggers. Its tokenizer is chosen once, by the language of the first texts.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
+from pathlib import Path
 
+from fastflow.errors import UsageError
+
+DUPLICATES = "duplicates"  # the table of fastflow duplicates
 TABLE, WORDS = "texts", "texts_words"  # the names of the parts of WORDS begin with it
 SAMPLE = 1000  # texts that decide the language
 TOKENIZERS = {"porter": "porter unicode61", "words": "unicode61", "trigram": "trigram"}  # kind -> FTS5's tokenizer
@@ -82,3 +87,20 @@ def find_words(
     sql = f"SELECT rowid, -rank FROM {WORDS} WHERE {WORDS} MATCH ? ORDER BY rank, rowid{limit}"  # noqa: S608
     rows = db.execute(sql, (query,)) if query else ()
     return list(islice((row for row in rows if allow is None or allow(row[0])), k))
+
+
+def create_duplicates(db: sqlite3.Connection, path: Path, columns: Sequence[str]) -> None:
+    """Make the table ``duplicates`` anew; raises a UsageError if another program made it."""
+    if (found := db.execute("SELECT sql FROM sqlite_master WHERE name = ?", [DUPLICATES]).fetchone()) is not None:
+        if not is_duplicates(DUPLICATES, found[0]):
+            raise UsageError(f"{path} has a table {DUPLICATES} of another program: choose another output with -o")
+        db.execute(f"DROP TABLE {DUPLICATES}")
+    db.execute(f"CREATE TABLE {DUPLICATES} ({', '.join(columns)})")
+
+
+def is_duplicates(name: str, sql: str | None) -> bool:
+    """Whether fastflow made the table ``name`` of duplicates."""
+    return (
+        name == DUPLICATES
+        and re.fullmatch(rf"CREATE TABLE {DUPLICATES} \(row, .*cosine, exact\)", sql or "") is not None
+    )

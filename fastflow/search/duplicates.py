@@ -22,9 +22,9 @@ from fastflow.atomic import replace_bytes
 from fastflow.console import add_note
 from fastflow.errors import FastflowError, UsageError, missing_extra
 from fastflow.files import Run, check_replaceable
-from fastflow.files.database import DUPLICATES, create_duplicates
 from fastflow.files.read import InputFormat
 from fastflow.files.read.matrix import MatrixFile
+from fastflow.files.words import DUPLICATES, create_duplicates
 from fastflow.files.write.partial import State, cannot_write, identify, partial_path, renew_run
 from fastflow.progress import Progress
 from fastflow.runtime import Runtime
@@ -214,7 +214,7 @@ def find_limit(pairs: NearPairs, wanted: int) -> Duplicates:
 
 
 def describe_limits(found: Compared) -> list[dict[str, Any]]:
-    """Return for each of LIMITS the rows that would go, and texts of three pairs between it and the next one."""
+    """Return for each of LIMITS the rows to remove, and texts of three pairs between it and the next one."""
     pairs, rows = found.pairs, found.pairs.of.rows
     edges = pairs.edges[np.argsort(pairs.edges["cosine"], kind="stable")]
     shown, last = list[tuple[float, NDArray[Any]]](), len(edges)

@@ -206,7 +206,7 @@ def find_first(take: Callable[[Rows], NDArray[Any]], count: int, texts: NDArray[
 
 @dataclass(frozen=True)
 class Duplicates:
-    """The rows of n texts that stay, and those that go because an earlier kept row is as near as ``above``.
+    """The rows of n texts that stay, and the rows removed because an earlier kept row is as near as ``above``.
 
     ``kept`` (k,) and ``removed`` (r,): rows in their order; ``of`` (r,): the kept row nearest to each removed row, or
     row of ``against``; ``cosine`` (r,) float64: of both; ``exact`` (r,): their texts, or without texts their vectors,
@@ -306,7 +306,8 @@ def duplicates(
         threads: The threads to compare with. None: the cores that this process may use.
 
     Returns:
-        Duplicates.
+        Duplicates: the rows ``kept`` and ``removed``; the kept row ``of`` each removed one, the nearest, their
+        ``cosine`` and whether they are equal (``exact``); ``at(limit)`` and ``groups()``.
 
     Raises:
         FastflowError: A vector is not finite, widths differ, texts come without a runtime, or too many pairs pass.

@@ -225,7 +225,7 @@ def words(page: Path) -> int:
 def test_pages_are_short():
     references = {"docs/api.md", "docs/commands.md"}  # looked up and not read: test_api_page.py, test_site.py
     lengths = {page_name(page): words(page) for page in PAGES} | {page_name(VERDICTS): words(VERDICTS) / 3}
-    assert len(lengths) <= 24
+    assert len(lengths) <= 25
     assert {name: count for name, count in lengths.items() if count > 2000 and name not in references} == {}
 
 

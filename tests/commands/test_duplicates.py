@@ -215,7 +215,7 @@ def test_without_a_limit_nothing_is_written(model, texts, tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["in.txt"]
     assert (
         run("duplicates", path, "-m", model).stdout.splitlines()[0]
-        == f"0.95  {limits[0]['removed']} texts of 66 would go"
+        == f"0.95  {limits[0]['removed']} texts of 66 would be removed"
     )
 
 
