@@ -106,11 +106,15 @@ def test_int8_keeps_its_trial_of_pairs(made, monkeypatch, tmp_path):
     np.testing.assert_array_equal(score(fastflow.Reranker(made("bert"), dtype="int8")), first)
     assert len(seen) == 1
     assert seen[0].tokens.seconds is not None
-    fastflow.Runtime(made("bert"), dtype="int8", device="cpu")
+    for _ in range(2):
+        fastflow.Runtime(made("bert"), dtype="int8", device="cpu")
+        np.testing.assert_array_equal(score(fastflow.Reranker(made("bert"), dtype="int8")), first)
     assert len(seen) == 2
     monkeypatch.setattr(precision, "LEAST_INT8", 1.1)
-    with pytest.raises(UsageError, match="dtype int8 changes the embeddings too much"):
+    with pytest.raises(UsageError, match="int8 changes the vectors of pairs, which its head scores, too much"):
         fastflow.Reranker(made("bert"), dtype="int8")
+    with pytest.raises(UsageError, match="int8 changes the embeddings too much"):
+        fastflow.Runtime(made("bert"), dtype="int8", device="cpu")
 
 
 def test_a_pair_has_the_same_score_in_any_batch(made):
