@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import Mock
 
 import httpx
 import jsonschema
@@ -106,12 +107,7 @@ REFUSED = [
     ("/rerank", {"query": ["a"], "texts": ["b"]}, "validation", "query must be a string"),
     ("/rerank", {"query": "a", "texts": ["b"] * 2049}, "validation", "a request may hold 2048"),
     ("/rerank", {"query": "a", "texts": ["b"], "raw_scores": 1}, "validation", "raw_scores must be true or false"),
-    (
-        "/rerank",
-        {"query": "a", "texts": ["b", TEXTS[-1]], "truncate": False},
-        "validation",
-        "the query with text 1 has more than 128 tokens",
-    ),
+    ("/rerank", {"query": "a", "texts": ["b", TEXTS[-1]], "truncate": False}, "validation", "query with text 1 has"),
     ("/rerank", {"query": "a", "texts": ["b"], "truncation_direction": "Left"}, "validation", "must be one of right"),
     ("/rerank", {"query": "\ud800", "texts": ["b"]}, "tokenizer", "half a surrogate pair"),
     ("/v1/rerank", {"query": "a", "documents": [{"text": "b"}]}, "validation", "documents[0] must be a string"),
@@ -153,13 +149,9 @@ def test_requests_take_turns_and_leave(folder, monkeypatch):
         )
         queue.rate = 50_000.0
         assert len(post(server, "/rerank", **body)) == 1
-        monkeypatch.setattr(scorer, "embed", lambda *given: fail())
+        monkeypatch.setattr(scorer, "embed", Mock(side_effect=fastflow.FastflowError("no")))
         check_refusal(server, "/rerank", server.post("/rerank", body), "backend", "the texts could not be computed: no")
     assert not engine._thread.is_alive()
-
-
-def fail():
-    raise fastflow.FastflowError("no")
 
 
 def test_requests_are_joined_and_the_models_prompt_is_put_before_the_query(tmp_path):
