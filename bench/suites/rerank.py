@@ -20,7 +20,7 @@ from fastflow.bench.measure.row import Array, Results, Subject
 from fastflow.bench.measure.timing import Effort, Timing
 from fastflow.bench.peers.encoder import TextCandidate, choose, list_wanted, open_peers, open_reference
 from fastflow.bench.peers.gpu import settings
-from fastflow.bench.report.ratios import compute_rerank_ratios
+from fastflow.bench.report.ratios import RERANK, compute_encoder_ratios
 from fastflow.bench.suites.encoder import DTYPES, find_instructions
 from fastflow.bench.suites.texts import Lists, compare_texts, embed_padded, to_texts
 from fastflow.bench.suites.workbench import SEED, SuiteRun
@@ -56,7 +56,7 @@ def run_rerank(request: SuiteRun) -> Results:
             judge = partial(check_scores, pairs, reference(pairs))
             of_pairs = Lists(pairs), EFFORT, threads, (add_rate,), results
             compare_texts("rerank", subject.label, candidates, judge, *of_pairs)
-    results.ratios = compute_rerank_ratios(results.rows)
+    results.ratios = compute_encoder_ratios(results.rows, "rerank {} x {}", RERANK)
     return results
 
 
