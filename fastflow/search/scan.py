@@ -22,7 +22,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.search import reference
 from fastflow.model import Model
 from fastflow.model.encoder import is_static
-from fastflow.search.source import Ranked, Rows, Source, Where
+from fastflow.search.source import Hit, Rows, Source, Where
 from fastflow.transforms.vectors import SIMILARITIES
 from fastflow.values import short
 
@@ -73,10 +73,11 @@ def fuse(
     return sorted(fused.items(), key=lambda each: (-each[1], each[0]))
 
 
-def join_lists(near: Sequence[tuple[int, float]], worded: Sequence[tuple[int, float]], share: float) -> list[Ranked]:
+def join_lists(near: Sequence[tuple[int, float]], worded: Sequence[tuple[int, float]], share: float) -> list[Hit]:
     """Return the rows of both lists by their fused score, with their similarity and BM25."""
     similarity, words = dict(near), dict(worded)
-    return [Ranked(row, score, similarity.get(row), words.get(row)) for row, score in fuse(near, worded, share)]
+    fused = fuse(near, worded, share)
+    return [Hit(row, score, similarity=similarity.get(row), words=words.get(row)) for row, score in fused]
 
 
 class Best:

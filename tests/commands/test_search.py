@@ -48,14 +48,8 @@ def test_a_score_gets_a_meaning(tmp_path):
     many = run("search", tmp_path / "x.db", "-", stdin="a boat\na cake\n").stdout.splitlines()
     assert [line.split()[0] for line in many] == ["#", "#", "1", "2", "#", "#", "1", "2"]
     assert many[:2] == ["# a boat", "  #    score   cosine  BM25  row  text"]
-
-
-def test_words_that_most_texts_have_are_shown_as_nearly_nothing(tmp_path):
-    """FTS5 gives a word of over half of the texts an idf of 1e-6: BM25 is above 0, and not shown as 0."""
-    (tmp_path / "in.txt").write_text("the ship\nthe ship sails\nbread\n")
-    assert run("embed", tmp_path / "in.txt", "-o", tmp_path / "x.db", "--quiet").exit_code == 0
-    lines = run("search", tmp_path / "x.db", "ship", "--quiet").stdout.splitlines()
-    assert sorted(line.split()[3] for line in lines) == ["-", "<0.1", "<0.1"]
+    ship, bread = run("search", tmp_path / "x.db", "ship", "--quiet").stdout.splitlines()
+    assert (ship.split()[3], bread.split()[3]) == ("<0.1", "-")  # FTS5's idf of a word of half of the texts is 1e-6
 
 
 def test_the_model_in_the_package_is_weak_on_paragraphs(model, tmp_path):
