@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from contextlib import nullcontext
 from functools import cache
 from itertools import product
 from typing import Any
@@ -106,11 +107,15 @@ def test_int8_keeps_its_trial_of_pairs(made, monkeypatch, tmp_path):
     np.testing.assert_array_equal(score(fastflow.Reranker(made("bert"), dtype="int8")), first)
     assert len(seen) == 1
     assert seen[0].tokens.seconds is not None
-    fastflow.Runtime(made("bert"), dtype="int8", device="cpu")
+    for _ in range(2):
+        fastflow.Runtime(made("bert"), dtype="int8", device="cpu")
+        np.testing.assert_array_equal(score(fastflow.Reranker(made("bert"), dtype="int8")), first)
     assert len(seen) == 2
     monkeypatch.setattr(precision, "LEAST_INT8", 1.1)
-    with pytest.raises(UsageError, match="dtype int8 changes the embeddings too much"):
+    with pytest.raises(UsageError, match="int8 changes the vectors of pairs, which its head scores, too much"):
         fastflow.Reranker(made("bert"), dtype="int8")
+    with pytest.raises(UsageError, match="int8 changes the embeddings too much"):
+        fastflow.Runtime(made("bert"), dtype="int8", device="cpu")
 
 
 def test_a_pair_has_the_same_score_in_any_batch(made):
@@ -140,19 +145,13 @@ def test_options_of_predict(made):
 def test_rank_is_that_of_the_library(made):
     reranker, model = fastflow.Reranker(made("bert")), theirs(made("bert"))
     for options in ({}, {"top_k": 3}, {"return_documents": True, "top_k": 2}, {"prompt": "the cat: ", "batch_size": 2}):
-        with pytest.warns(fastflow.FastflowWarning) if not reranker.truncated else nothing():
+        with pytest.warns(fastflow.FastflowWarning) if not reranker.truncated else nullcontext():
             found = reranker.rank(QUERY, DOCUMENTS, **options)
         want = model.rank(QUERY, DOCUMENTS, **options)
         assert [each["corpus_id"] for each in found] == [each["corpus_id"] for each in want]
         assert [each.get("text") for each in found] == [each.get("text") for each in want]
         np.testing.assert_allclose([each["score"] for each in found], [each["score"] for each in want], atol=1e-5)
     assert reranker.rank(QUERY, []) == []
-
-
-def nothing():
-    from contextlib import nullcontext
-
-    return nullcontext()
 
 
 def test_a_saturated_sigmoid_makes_no_ties(made, tmp_path):

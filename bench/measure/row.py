@@ -87,7 +87,8 @@ class Results:
                 file.writelines(json.dumps(row) + "\n" for row in made)
 
     def leave_out(self, subject: str, name: str, reason: str, **place: Any) -> None:
-        self.skipped.append({"subject": subject, **place, "name": name, "reason": reason})
+        entry = {"subject": subject, **place, "name": name, "reason": reason}
+        self.skipped += [entry] if entry not in self.skipped else []
 
     def merge(self, other: Results) -> None:
         for part, values in vars(other).items():
@@ -114,6 +115,7 @@ class Subject:
     saved: Path | None = None  # a directory of Sentence Transformers that pools by its own modules
     prompt: str = ""  # before every text
     shares: tuple[float, ...] | None = None  # weights of the layers in this mean; None: equal
+    pairs: bool = False  # a cross-encoder, whose vectors are logits of pairs
 
     @property
     def depth(self) -> int:

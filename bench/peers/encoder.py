@@ -107,8 +107,28 @@ class SentenceModules(torch.nn.Module):
         return self(input_ids, ones)
 
 
-def open_pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -> Pooled | SentenceModules:
-    """Open the subject as a module of (ids, mask)."""
+class Scores(torch.nn.Module):
+    """A cross-encoder of transformers: (B, T) ids, mask and token types int64 -> logits (B, labels) float32."""
+
+    def __init__(self, directory: Path, dtype: torch.dtype, attention: str) -> None:
+        super().__init__()
+        import transformers
+
+        with quiet():
+            self.model = transformers.AutoModelForSequenceClassification.from_pretrained(
+                directory, attn_implementation=attention, dtype=dtype
+            )
+        self.eval()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        found = self.model(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=types)
+        return torch.as_tensor(found.logits).to(torch.float32)
+
+
+def open_pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -> Any:
+    """Open the subject as a module of (ids, mask), or of a cross-encoder's (ids, mask, token types)."""
+    if subject.pairs:
+        return Scores(subject.encoder, dtype, attention)
     if subject.saved is not None:
         return SentenceModules(subject.saved, dtype, attention)
     return Pooled(subject, dtype, attention)
@@ -116,26 +136,26 @@ def open_pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -
 
 def open_reference(
     subject: Subject, layers: tuple[int, ...] | None = None, device: str = "cpu"
-) -> Callable[[Array, Array], Array]:
+) -> Callable[..., Array]:
     """Open PyTorch in float32, the reference of every check; ``layers`` as for Pooled."""
     module = open_pooled(subject, torch.float32) if layers is None else Pooled(subject, torch.float32, layers=layers)
     module.to(device)
 
-    def run(ids: Array, mask: Array) -> Array:
+    def run(*given: Array) -> Array:
         with torch.inference_mode():
-            return np.asarray(module(*(torch.from_numpy(a).to(device) for a in (ids, mask))).cpu().numpy())
+            return np.asarray(module(*(torch.from_numpy(a).to(device) for a in given)).cpu().numpy())
 
     return run
 
 
 Call = Callable[[], Any]
-Prepare = Callable[[Array, Array], Call]
-Embed = Callable[[Sequence[str]], Array]
+Prepare = Callable[..., Call]
+Embed = Callable[[Sequence[Any]], Array]
 
 
 @dataclass(frozen=True)
 class EncoderCandidate(Candidate):
-    """``prepare``: ids and mask, both (B, T) int64 -> the call, which returns vectors (B, D) float32."""
+    """``prepare``: ids, mask and a pair's token types, (B, T) int64 -> the call, which returns (B, D) float32."""
 
     prepare: Prepare
     shapes: frozenset[tuple[int, int]] | None = None  # only these batch x tokens; None: all
@@ -243,8 +263,8 @@ def first_line(error: Exception) -> str:
 
 
 def _call_with_tensors(module: Any) -> Prepare:
-    def prepare(ids: Array, mask: Array) -> Call:
-        given = torch.from_numpy(ids), torch.from_numpy(mask)
+    def prepare(*arrays: Array) -> Call:
+        given = [*map(torch.from_numpy, arrays)]
         return lambda: module(*given).numpy()
 
     return prepare

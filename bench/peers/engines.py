@@ -21,7 +21,7 @@ from fastflow.bench.peers.encoder import Call, Embed, Prepare, open_pooled
 from fastflow.evaluation.agreement import quiet
 
 Graph = Callable[[Subject], Path]
-NAMES = ("input_ids", "attention_mask")
+NAMES = ("input_ids", "attention_mask", "token_type_ids")  # the last of a cross-encoder only
 TABLE = "token_weights"  # name of the token weights in Pooled and its ONNX files
 BATCH = 32  # texts, Sentence Transformers' default
 COPIED = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json")
@@ -34,11 +34,13 @@ def export_onnx(subject: Subject) -> Path:
     if not path.exists():
         ids, mask = torch.randint(5, 100, (2, 8)), torch.ones(2, 8, dtype=torch.long)
         mask[1, 5:] = 0
-        free = {name: {0: "batch", 1: "tokens"} for name in NAMES} | {"pooled": {0: "batch"}}
+        given = (ids, mask, torch.zeros_like(ids))[: 2 + subject.pairs]
+        names = NAMES[: len(given)]
+        free = {name: {0: "batch", 1: "tokens"} for name in names} | {"pooled": {0: "batch"}}
         with torch.inference_mode(False), torch.no_grad(), silence():
             torch.onnx.export(
-                open_pooled(subject, torch.float32, "eager"), (ids, mask), str(path),
-                input_names=list(NAMES), output_names=["pooled"], dynamic_axes=free, opset_version=17, dynamo=False,
+                open_pooled(subject, torch.float32, "eager"), given, str(path),
+                input_names=list(names), output_names=["pooled"], dynamic_axes=free, opset_version=17, dynamo=False,
             )  # fmt: skip
     return path
 
@@ -99,8 +101,8 @@ def open_onnxruntime(subject: Subject, dtype: str, threads: int, graph: Graph = 
     path = quantise(subject, graph) if dtype == "int8" else graph(subject)
     session = library.InferenceSession(str(path), make_session_options(threads), providers=["CPUExecutionProvider"])
 
-    def prepare(ids: Array, mask: Array) -> Call:
-        given = dict(zip(NAMES, (ids, mask), strict=True))
+    def prepare(*arrays: Array) -> Call:
+        given = dict(zip(NAMES, arrays, strict=False))
         return lambda: session.run(None, given)[0]
 
     return prepare
@@ -133,8 +135,8 @@ def open_openvino(subject: Subject, dtype: str, threads: int) -> Prepare:
         raise ValueError("this processor has no bfloat16 arithmetic that it uses")
     request = compiled.create_infer_request()
 
-    def prepare(ids: Array, mask: Array) -> Call:
-        given = dict(zip(NAMES, (ids, mask), strict=True))
+    def prepare(*arrays: Array) -> Call:
+        given = dict(zip(NAMES, arrays, strict=False))
 
         def call() -> Array:
             request.infer(given, share_inputs=True)
@@ -146,30 +148,41 @@ def open_openvino(subject: Subject, dtype: str, threads: int) -> Prepare:
 
 
 def open_sentence_transformers(subject: Subject, dtype: str, _: int = 0, device: str = "cpu") -> Embed:
-    """Open SentenceTransformer as users call it."""
-    from sentence_transformers import SentenceTransformer
+    """Open SentenceTransformer or CrossEncoder as users call it."""
+    from sentence_transformers import CrossEncoder, SentenceTransformer
 
-    directory = str(subject.saved or subject.encoder)
+    directory, kind = str(subject.saved or subject.encoder), CrossEncoder if subject.pairs else SentenceTransformer
     with quiet():
-        model = SentenceTransformer(directory, device=device, local_files_only=True, model_kwargs={"dtype": dtype})
-    model.max_seq_length = subject.max_length
-    return lambda texts: np.asarray(model.encode(list(texts), batch_size=BATCH, show_progress_bar=False), np.float32)
+        model: Any = kind(directory, device=device, local_files_only=True, model_kwargs={"dtype": dtype})
+    asked: dict[str, Any] = {"batch_size": BATCH, "show_progress_bar": False}
+    if subject.pairs:
+        asked["activation_fn"] = torch.nn.Identity()
+    else:
+        model.max_seq_length = subject.max_length
+    call = model.predict if subject.pairs else model.encode
+    return lambda texts: np.asarray(call(list(texts), **asked), np.float32)
 
 
 def open_fastembed(subject: Subject, dtype: str, threads: int) -> Embed:
     """Open fastembed on the subject's ONNX file."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
+    from fastembed.rerank.cross_encoder import TextCrossEncoder
 
     graph = quantise(subject, export_onnx) if dtype == "int8" else export_onnx(subject)
     folder = make_fastembed_folder(subject, graph)
     name = f"fastflow-bench/{folder}"  # fastembed refuses a name twice
+    opening: dict[str, Any] = {"threads": threads, "specific_model_path": str(folder), "local_files_only": True}
+    if subject.pairs:
+        TextCrossEncoder.add_custom_model(name, ModelSource(url="file:///nowhere"), "model.onnx")
+        scorer = TextCrossEncoder(name, **opening)
+        return lambda pairs: np.fromiter(scorer.rerank_pairs(list(pairs), batch_size=BATCH), np.float32)
     if all(known["model"] != name for known in TextEmbedding.list_supported_models()):
         TextEmbedding.add_custom_model(
             model=name, pooling=PoolingType.DISABLED, normalization=False, sources=ModelSource(url="file:///nowhere"),
             dim=subject.shape.hidden, model_file="model.onnx",
         )  # fmt: skip
-    model = TextEmbedding(name, threads=threads, specific_model_path=str(folder), local_files_only=True)
+    model = TextEmbedding(name, **opening)
     before = subject.prompt
     return lambda texts: np.asarray(list(model.embed([before + text for text in texts], batch_size=BATCH)), np.float32)
 

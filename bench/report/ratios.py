@@ -31,6 +31,10 @@ CLASSES: dict[str, tuple[Key, ...]] = {
 # dtype of fastflow -> dtypes that a library may use
 AT_BEST = {"float32": ("float32",), "bfloat16": ("float32", "bfloat16"), "int8": ("float32", "bfloat16", "int8")}
 LIBRARIES = ("sentence-transformers", "fastembed")
+RERANK = {  # dtype of fastflow -> peers of the rerank suite in any dtype that may be used
+    own: [(name, dtype) for name in (*LIBRARIES, "onnxruntime", "openvino") for dtype in dtypes]
+    for own, dtypes in AT_BEST.items()
+}
 TEACHER = ("sentence-transformers", "float32")
 LOW = "bfloat16"
 
@@ -78,13 +82,14 @@ def compute_flow_ratios(rows: Sequence[Row], device: str) -> list[Row]:
     return out
 
 
-def compute_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Compute ratios for each shape in ``rows``."""
+def compute_encoder_ratios(
+    rows: Sequence[Row], where: str = "encoder {}x{}", classes: Mapping[str, Iterable[Key]] = CLASSES
+) -> list[Row]:
+    """Compute ratios for each shape in ``rows`` to the fastest peer of ``classes``, by dtype."""
     out = []
-    for (batch, tokens), at in group(rows, "batch", "tokens"):
-        where = f"encoder {batch}x{tokens}"
-        for dtype, peers in CLASSES.items():
-            out += _divide(where, at, ("fastflow", dtype), peers)
+    for shape, at in group(rows, "batch", "tokens"):
+        for dtype, peers in classes.items():
+            out += _divide(where.format(*shape), at, ("fastflow", dtype), peers)
     return out
 
 
@@ -125,16 +130,6 @@ def compute_static_ratios(rows: Sequence[Row]) -> list[Row]:
         for key in at:
             if key[0] != "fastflow":
                 out += _divide(where, at, ("fastflow", "float32"), [key])
-    return out
-
-
-def compute_rerank_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Return ratios to the fastest engine of each precision, for each length of documents."""
-    out = []
-    for (batch, tokens), at in group(rows, "batch", "tokens"):
-        for own in (key for key in at if key[0] == "fastflow"):
-            peers = [key for key in at if key[0] != "fastflow" and key[1] in AT_BEST[own[1]]]
-            out += _divide(f"rerank {batch} x {tokens}", at, own, peers)
     return out
 
 

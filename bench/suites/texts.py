@@ -21,7 +21,7 @@ STSB = CHECKOUT.parent / "shared" / "data" / "sts" / "STSb-test.tsv"
 LINES = CHECKOUT / "examples" / "novels.txt"
 BATCH = 32  # texts, Sentence Transformers' default
 CHECKED = 64  # texts, spread over the list, that are compared with PyTorch
-Tokenize = Callable[[Sequence[str]], Tokens]
+Tokenize = Callable[[Sequence[Any]], Tokens]
 Judge = Callable[[TextCandidate], Deviation]  # raises if the candidate is wrong
 
 
@@ -64,14 +64,17 @@ class PooledCheck:
 
 def to_texts(candidate: EncoderCandidate, tokenize: Tokenize) -> TextCandidate:
     """Turn a candidate of padded ids into a candidate of texts."""
-    embed = embed_padded(lambda ids, mask: candidate.prepare(ids, mask)(), tokenize)
+    embed = embed_padded(lambda *given: candidate.prepare(*given)(), tokenize)
     return TextCandidate(candidate.name, candidate.dtype, candidate.backend, embed)
 
 
-def embed_padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embed:
-    """Return a function that sorts texts by length and calls ``run`` on padded batches; vectors keep the order."""
+def embed_padded(run: Callable[..., Any], tokenize: Tokenize) -> Embed:
+    """Return a function that sorts texts by length and calls ``run`` on padded batches; vectors keep the order.
 
-    def embed(texts: Sequence[str]) -> Array:
+    Of pairs ``run`` gets token types too.
+    """
+
+    def embed(texts: Sequence[Any]) -> Array:
         tokens = tokenize(texts)
         lengths = np.diff(tokens.offsets)
         order, out = np.argsort(-lengths, kind="stable"), None
@@ -80,7 +83,8 @@ def embed_padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embe
             mask = (np.arange(lengths[rows].max()) < lengths[rows, None]).astype(np.int64)
             ids = np.zeros_like(mask)
             ids[mask.astype(bool)] = tokens.select(rows).ids
-            z = run(ids, mask)
+            types = () if tokens.seconds is None else (mask * (mask.cumsum(axis=1) > tokens.seconds[rows, None]),)
+            z = run(ids, mask, *types)
             out = np.empty((len(texts), z.shape[1]), np.float32) if out is None else out
             out[rows] = z
         return np.zeros((0, 0), np.float32) if out is None else out
@@ -91,7 +95,7 @@ def embed_padded(run: Callable[[Array, Array], Any], tokenize: Tokenize) -> Embe
 class Lists(NamedTuple):
     """The texts: ``together`` in one call, ``few`` one at a time, ``long`` in one call too."""
 
-    together: list[str]
+    together: Sequence[Any]
     few: Sequence[str] = ()
     long: Sequence[str] = ()
     wake: bool = False  # an untimed call precedes each timed one

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fastflow import commands as shared
-from fastflow.console import emit, open_runtime, say, write_json
+from fastflow.console import emit, open_runtime, say, write_json, write_text
 from fastflow.errors import UsageError, need_extra
 from fastflow.progress import Progress, format_count
 
@@ -158,7 +158,7 @@ def report(
     \b
     fastflow report my-model --against raw,whiten --sts DIR --corpus corpus.txt -o report.html
     """
-    from fastflow.report.make import ReportOptions, make_report, write_page
+    from fastflow.report.make import ReportOptions, make_report
     from fastflow.train.methods import fit_named
 
     if output is None and json_file is None:
@@ -179,7 +179,7 @@ def report(
         say(f"fastflow: left out: {entry['section']}: {entry['needs']}")
     if output is not None:
         replaced = output.is_file()
-        write_page(output, page)
+        write_text(str(output), page)
         say(f"fastflow: {', '.join(content['sections'])}{shared.describe_output(output, replaced)}")
     if json_file:
         write_json(json_file, content)

@@ -24,6 +24,7 @@ BY = ("vectors", "words", "both")  # as ``search.scan``, which imports more
 TOGETHER = 64  # queries of standard input in one pass over the file
 CANDIDATES = 100
 PARAGRAPH = 40
+BM25 = "5.1f"  # its form in a table
 PARAGRAPHS = (
     "fastflow: the rows found are paragraphs, and the models in the package are made for sentences: --by both, or a "
     "tuned model such as all-MiniLM-L6-v2 (-m) finds more (docs/search.md, Which model)"
@@ -193,17 +194,9 @@ def rerank_hits(reranker: Reranker, query: str, hits: Sequence[Hit], count: int)
 
 
 def _object(query: str, hits: Sequence[Hit], before: Mapping[int, float] | None) -> str:
-    rows: list[dict[str, Any]] = []
-    for rank, hit in enumerate(hits, 1):
-        found: dict[str, Any] = {"rank": rank, "score": hit.score, "row": hit.row}
-        found |= {} if before is None else {"search_score": before[hit.row]}
-        parts = {
-            "similarity": hit.similarity,
-            "words": hit.words,
-            "rows": list(hit.rows) if len(hit.rows) > 1 else None,
-        }
-        more = {"text": hit.text, "id": hit.id, "fields": hit.fields, **parts}
-        rows.append(found | {name: value for name, value in more.items() if value not in (None, {})})
+    rows = [{"rank": rank, **hit._asdict()} for rank, hit in enumerate(hits, 1)]  # as the server's
+    if before is not None:
+        rows = [row | {"search_score": before[row["row"]]} for row in rows]
     return json.dumps({"query": query, "hits": rows}, ensure_ascii=False)
 
 
@@ -222,7 +215,7 @@ def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None]
         parts = (
             ""
             if hit.similarity is None and hit.words is None
-            else f"  {_part(hit.similarity, '7.4f')} {_part(hit.words, '5.1f')}"
+            else f"  {_part(hit.similarity, '7.4f')} {_part(hit.words, BM25)}"
         )
         more = f" (+{len(hit.rows) - 1:,} equal)" if len(hit.rows) > 1 else ""
         lines.append(f"{rank:>3}  {hit.score:7.4f}{parts}  {hit.row}{more}{identity}{text}{_printable(fields)}")
@@ -230,7 +223,9 @@ def _table(query: str | None, hits: Sequence[Hit], heads: tuple[str, str | None]
 
 
 def _part(value: float | None, form: str) -> str:
-    return f"{'-':>{form[0]}}" if value is None else format(value, form)
+    """Format a part of a score; BM25 of words that most texts of a small file have is nearly 0."""
+    shown = "-" if value is None else format(value, form)
+    return f"{'<0.1' if value and form == BM25 and not float(shown) else shown:>{form[0]}}"
 
 
 def _explain(index: Index, by: str, reranked: bool) -> str:

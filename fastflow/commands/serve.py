@@ -14,7 +14,7 @@ from fastflow.errors import UsageError, need_extra
 from fastflow.serve import MIB, ServerSettings, read_keys
 
 if TYPE_CHECKING:
-    from fastflow.serve.searcher import PairScorer
+    from fastflow.serve.model import PairScorer
 
 NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client")
 USUAL = ServerSettings()
@@ -152,7 +152,7 @@ def serve(
 
 def _open_scorer(folder: Path, dtype: str, threads: int | None) -> PairScorer:
     from fastflow.reranker import Reranker
-    from fastflow.serve.searcher import PairScorer
+    from fastflow.serve.model import PairScorer
 
     return PairScorer(Reranker(folder, dtype=dtype, threads=threads))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +108,8 @@ class Calibrated:
 @dataclass(frozen=True, eq=False, repr=False)
 class Model(Calibrated):
     """A checked model that embeds texts."""
+
+    gives: ClassVar = "the embeddings"
 
     encoder: Path
     pooling: Pooling

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,6 +142,8 @@ def fit_pair(first: int, second: int, room: int) -> tuple[int, int]:
 @dataclass(frozen=True, eq=False, repr=False)
 class PairModel(Model):
     """A checked cross-encoder: pooled states (B, D) -> ``scorer`` -> logits (B, labels) -> ``activation`` -> scores."""
+
+    gives: ClassVar = "the vectors of pairs, which its head scores,"
 
     pairing: PairTokenizer
     scorer: Head

@@ -8,8 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fastflow.atomic import replace_text
-from fastflow.errors import FastflowError, UsageError
+from fastflow.errors import UsageError
 from fastflow.evaluation.evaluate import Pairs, find_sets, find_tasks, read_labelled
 from fastflow.model.artifact import load_model
 from fastflow.progress import Progress, format_count
@@ -122,14 +121,6 @@ def make_report(
         "left_out": left_out,
     }
     return make_page(f"fastflow report: {name}", verdict, facts, sections, left_out), content
-
-
-def write_page(path: Path, text: str) -> None:
-    """Write the page atomically."""
-    try:
-        replace_text(path, text)
-    except OSError as error:
-        raise FastflowError(f"{path} cannot be written: {error.strerror}; choose another --output") from error
 
 
 def make_page(

@@ -16,14 +16,7 @@ from fastflow.files.write.appending import AppendedFile, read_run_fields
 from fastflow.options import check_texts, iterate_in_order
 from fastflow.runtime import Runtime
 from fastflow.search.scan import BY, DEPTH, SHARES, SIGNS, Best, MemoryIndex, find_kind, join_lists
-from fastflow.search.source import (
-    Database,
-    Hit,
-    Ranked,
-    Where,
-    group_equal,
-    open_source,
-)
+from fastflow.search.source import Database, Hit, Where, group_equal, open_source
 from fastflow.transforms.vectors import check_count, check_vectors
 from fastflow.values import short
 
@@ -237,15 +230,15 @@ class Index:
 
     def _rank(
         self, texts: list[str] | None, vectors: NDArray[Any] | None, count: int, where: Where | None, by: str
-    ) -> list[list[Ranked]]:
+    ) -> list[list[Hit]]:
         """Return the best ``count`` rows of each query."""
         depth = max(count, DEPTH) if by == "both" else count
         near = [] if vectors is None else self._find(vectors, depth, where)
         if by == "vectors" or texts is None:
-            return [[Ranked(row, score) for row, score in each] for each in near]
+            return [[Hit(row, score) for row, score in each] for each in near]
         worded = [self._source.find_words(text, depth, where) for text in texts]
         if by == "words":
-            return [[Ranked(row, score) for row, score in each] for each in worded]
+            return [[Hit(row, score) for row, score in each] for each in worded]
         return [join_lists(*lists, SHARES[self._kind])[:count] for lists in zip(near, worded, strict=True)]
 
     def add(
@@ -347,9 +340,12 @@ class Index:
             best.add(rows, vectors)
         return best.list_best()
 
-    def _describe(self, found: Sequence[Sequence[Ranked]]) -> list[list[Hit]]:
+    def _describe(self, found: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
         hits = iter(self._source.hits([each[:2] for of_one in found for each in of_one]))
-        return [[next(hits)._replace(rows=(row,), similarity=s, words=w) for row, _, s, w in one] for one in found]
+        return [
+            [next(hits)._replace(rows=(each.row,), similarity=each.similarity, words=each.words) for each in of_one]
+            for of_one in found
+        ]
 
     def _embed(self, queries: Any) -> NDArray[Any]:
         if not _is_text(queries):

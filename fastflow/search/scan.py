@@ -22,7 +22,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.search import reference
 from fastflow.model import Model
 from fastflow.model.encoder import is_static
-from fastflow.search.source import Ranked, Rows, Source, Where
+from fastflow.search.source import Hit, Rows, Source, Where
 from fastflow.transforms.vectors import SIMILARITIES
 from fastflow.values import short
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from fastflow.session import Session
 
 try:
-    from fastflow.kernels.search import cpu
+    from fastflow.kernels.search import cpu as kernels
 except ImportError:  # built without a compiler
-    cpu = None  # type: ignore[assignment]
+    kernels = reference  # type: ignore[assignment]
 
 Floats = NDArray[np.float64]
 SLACK, WIDEST = 2.0**-23, 2**21
@@ -73,10 +73,11 @@ def fuse(
     return sorted(fused.items(), key=lambda each: (-each[1], each[0]))
 
 
-def join_lists(near: Sequence[tuple[int, float]], worded: Sequence[tuple[int, float]], share: float) -> list[Ranked]:
+def join_lists(near: Sequence[tuple[int, float]], worded: Sequence[tuple[int, float]], share: float) -> list[Hit]:
     """Return the rows of both lists by their fused score, with their similarity and BM25."""
     similarity, words = dict(near), dict(worded)
-    return [Ranked(row, score, similarity.get(row), words.get(row)) for row, score in fuse(near, worded, share)]
+    fused = fuse(near, worded, share)
+    return [Hit(row, score, similarity=similarity.get(row), words=words.get(row)) for row, score in fused]
 
 
 class Best:
@@ -154,7 +155,7 @@ def exact(query: Floats, vectors: NDArray[Any], similarity: str) -> Floats:
     """Compute similarities (n,) of ``query`` (D,) with ``vectors`` (n, D) in float64."""
     if similarity == SIGNS:
         packed = np.packbits(query > 0)
-        return 1 - 2 * hammings(np.ascontiguousarray(vectors), packed) / len(query)
+        return 1 - 2 * kernels.hammings(np.ascontiguousarray(vectors), packed) / len(query)
     x = vectors.astype(np.float64)
     if similarity not in ("cosine", "dot"):
         return np.asarray(SIMILARITIES[similarity](query[None], x)[0], np.float64)
@@ -167,22 +168,11 @@ def exact(query: Floats, vectors: NDArray[Any], similarity: str) -> Floats:
         return np.clip(dots / lengths / max(float(np.sqrt((query * query).sum())), float(TINY)), -1.0, 1.0)
 
 
-def dots(codes: NDArray[np.int8], query: NDArray[np.int8], threads: int | None = None) -> NDArray[np.int32]:
-    """Compute dot products (n,) of ``codes`` (n, D) with ``query`` (D,)."""
-    return reference.dots(codes, query) if cpu is None else cpu.dots(codes, query, threads)
-
-
-def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8], threads: int | None = None) -> NDArray[np.int32]:
-    """Count the differing bits (n,) of ``codes`` and ``query``."""
-    return reference.hammings(codes, query) if cpu is None else cpu.hammings(codes, query, threads)
-
-
 def products(
     rows: NDArray[np.float32], queries: NDArray[np.float32], threads: int | None = None
 ) -> NDArray[np.float32]:
     """Compute dot products (q, n) of float32; ``threads`` is for fewer than MANY queries."""
-    few = cpu is not None and len(queries) < MANY
-    return cpu.products(rows, queries, threads) if few else reference.products(rows, queries)
+    return (kernels if len(queries) < MANY else reference).products(rows, queries, threads)
 
 
 class Codes(ABC):
@@ -221,7 +211,7 @@ class Bytes(Codes):
         self._weights[of] = scale
 
     def scores(self, query: NDArray[Any]) -> NDArray[Any]:
-        return dots(self._codes, encode_bytes(query[None])[0][0], self._threads) * self._weights
+        return kernels.dots(self._codes, encode_bytes(query[None])[0][0], self._threads) * self._weights
 
 
 class Bits(Codes):
@@ -236,7 +226,7 @@ class Bits(Codes):
         self._codes[at : at + len(vectors)] = vectors
 
     def scores(self, query: NDArray[Any]) -> NDArray[Any]:
-        return -hammings(self._codes, np.packbits(query > 0), self._threads)
+        return -kernels.hammings(self._codes, np.packbits(query > 0), self._threads)
 
 
 def encode_bytes(vectors: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

@@ -55,15 +55,6 @@ class Hit(NamedTuple):
         return f"Hit({', '.join([f'row={self.row}', f'score={self.score:.4f}', *given])})"
 
 
-class Ranked(NamedTuple):
-    """A found row, and by ``both`` its similarity and BM25."""
-
-    row: int
-    score: float
-    similarity: float | None = None
-    words: float | None = None
-
-
 def group_equal(hits: Sequence[Hit]) -> list[Hit]:
     """Join hits of the same text: the first of each, with the rows of all."""
     groups: dict[str | int, list[Hit]] = {}

@@ -17,12 +17,11 @@ from starlette.responses import JSONResponse, Response
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.kernels.encoder.texts import ACTIVATIONS
-from fastflow.model.tokenizer import Tokens
 from fastflow.search import Hit
 from fastflow.serve.engine import EmbedResult, Gone
-from fastflow.serve.model import EmbedOptions, Floats
+from fastflow.serve.model import EmbedOptions, Floats, PairScorer
 from fastflow.serve.requests import Refused, Values, refuse_expired
-from fastflow.serve.searcher import PairScorer, Searcher
+from fastflow.serve.searcher import Searcher
 from fastflow.serve.service import Service
 from fastflow.version import __version__
 
@@ -209,18 +208,14 @@ async def answer_search(searcher: Searcher, service: Service, request: Request, 
     return make_response(await service.write(letters, _format, searcher, done, hits), done)
 
 
-async def _check_waiting(service: Service, request: Request, deadline: float) -> None:
+async def _find(
+    service: Service, request: Request, searcher: Searcher, text: str, vector: Floats, options: Values, deadline: float
+) -> list[Hit]:
     if await request.is_disconnected():
         service.metrics.count("fastflow_cancelled_requests")
         raise Gone
     if time.monotonic() > deadline:
         raise refuse_expired()
-
-
-async def _find(
-    service: Service, request: Request, searcher: Searcher, text: str, vector: Floats, options: Values, deadline: float
-) -> list[Hit]:
-    await _check_waiting(service, request, deadline)
     try:
         hits, spent = await searcher.find(vector, text, options)
     except UsageError as error:
@@ -235,62 +230,46 @@ async def _find(
 
 def _format(searcher: Searcher, done: EmbedResult, hits: list[list[Hit]]) -> bytes:
     rows = [[hit._asdict() for hit in of_one] for of_one in hits]
-    answer: dict[str, Any] = {"similarity": searcher.similarity, "truncated_texts": done.cut, "hits": rows}
     try:
-        return json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return to_json({"similarity": searcher.similarity, "truncated_texts": done.cut, "hits": rows})
     except (TypeError, ValueError) as error:
         message = f"a row that was found in {searcher.name} holds a value that JSON has no form for: {error}"
         raise Refused("backend", message) from error
 
 
+def to_json(value: Any) -> bytes:
+    """Format an answer as JSON."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
 async def answer_rerank(scorer: PairScorer, service: Service, request: Request, asked: Values) -> Response:
     """Answer in TEI's format."""
     texts = asked["texts"][0]
-    logits, _ = await _score_pairs(scorer, service, request, asked["query"], texts, asked["truncate"])
-    scores = logits if asked["raw_scores"] else ACTIVATIONS["sigmoid"](logits)
-    best = np.argsort(-logits, kind="stable").tolist()
-    rows = [{"index": i, "score": float(scores[i])} for i in best]
-    return JSONResponse([row | ({"text": texts[row["index"]]} if asked["return_text"] else {}) for row in rows])
+    done, ranked = await _rank(scorer, service, request, asked["query"], texts, asked["truncate"], asked["raw_scores"])
+    rows = [{"index": i, "score": score} | ({"text": texts[i]} if asked["return_text"] else {}) for i, score in ranked]
+    return make_response(to_json(rows), done)
 
 
 async def answer_ranked(scorer: PairScorer, service: Service, request: Request, asked: Values) -> Response:
     """Answer in the format of Cohere and Jina."""
-    texts = asked["documents"][0]
-    logits, tokens = await _score_pairs(scorer, service, request, asked["query"], texts, service.settings.truncate)
-    scores = ACTIVATIONS["sigmoid"](logits)
-    best = np.argsort(-logits, kind="stable")[: asked["top_n"]].tolist()
-    rows: list[dict[str, Any]] = [{"index": i, "relevance_score": float(scores[i])} for i in best]
-    rows = [row | ({"document": {"text": texts[row["index"]]}} if asked["return_documents"] else {}) for row in rows]
-    usage = {"prompt_tokens": len(tokens.ids), "total_tokens": len(tokens.ids), "truncated_texts": len(tokens.cut)}
-    return JSONResponse({"model": scorer.name, "object": "list", "results": rows, "usage": usage})
+    texts, whole = asked["documents"][0], asked["return_documents"]
+    done, ranked = await _rank(scorer, service, request, asked["query"], texts, service.settings.truncate)
+    rows = [
+        {"index": i, "relevance_score": score} | ({"document": {"text": texts[i]}} if whole else {})
+        for i, score in ranked[: asked["top_n"]]
+    ]
+    tokens = int(done.lengths.sum())
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens, "truncated_texts": done.cut}
+    return make_response(to_json({"model": scorer.name, "object": "list", "results": rows, "usage": usage}), done)
 
 
-async def _score_pairs(
-    scorer: PairScorer, service: Service, request: Request, query: str, texts: list[str], truncate: bool
-) -> tuple[Floats, Tokens]:
-    """Return logits (B,) and tokens of the query with each text."""
-    deadline, metrics, settings = time.monotonic() + service.settings.timeout, service.metrics, service.settings
-    metrics.count("te_request_count", method="batch")
-    metrics.count("te_rerank_count", len(texts))
-    try:
-        tokens = await service.engine.run_in_thread(scorer.pair, query, texts)
-    except FastflowError as error:
-        raise Refused("tokenizer", str(error)) from error
-    if len(tokens.cut) and not truncate:
-        most = f"{scorer.reranker.max_length} tokens together, the most that the model takes"
-        fault = f"the query and text {tokens.cut[0]} have more than {most}: shorten them, or let them be cut"
-        raise Refused("validation", fault)
-    logits = np.empty(len(texts))
-    with scorer.turn(settings.max_queue, len(tokens.ids)):
-        for rows in tokens.batches(len(texts), service.engine.queue.batch):
-            await _check_waiting(service, request, deadline)
-            batch = tokens.select(rows)
-            try:
-                logits[rows], _ = await scorer.run(len(batch.ids), scorer.score, batch)
-            except FastflowError as error:
-                log.error("pairs could not be scored: %s", error)
-                raise Refused("backend", f"the pairs could not be scored: {error}") from error
-    metrics.count("te_request_success", method="batch")
-    metrics.count("te_rerank_success", len(texts))
-    metrics.count("fastflow_truncated_texts", len(tokens.cut))
-    return logits, tokens
+async def _rank(
+    scorer: PairScorer, service: Service, request: Request, query: str, texts: list[str], truncate: bool,
+    raw: bool = False,
+) -> tuple[EmbedResult, list[tuple[int, float]]]:  # fmt: skip
+    """Return each text's number and score, best first; ``raw``: the score is the logit, not its sigmoid."""
+    pairs, options = [(query, text) for text in texts], EmbedOptions(prompt=scorer.prompt)
+    done = await service.embed(request, pairs, True, options, truncate, pairs=True)
+    logits = done.vectors[:, 0]
+    scores = logits if raw else ACTIVATIONS["sigmoid"](logits)
+    return done, [(i, float(scores[i])) for i in np.argsort(-logits, kind="stable").tolist()]

@@ -62,11 +62,13 @@ def make_app(service: Service) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        service.engine.start()
+        for engine in service.engines:
+            engine.start()
         yield
-        service.engine.stop()
-        for turns in filter(None, (service.searcher, service.scorer)):
-            turns.close()
+        for engine in service.engines:
+            engine.stop()
+        if service.searcher is not None:
+            service.searcher.close()
 
     async def answer_description(service: Service, request: Request, asked: Values) -> Response:
         return JSONResponse(app.state.description)
@@ -159,7 +161,7 @@ class Guard:
     def __init__(self, app: ASGIApp, service: Service, endpoints: Sequence[Endpoint]) -> None:
         self.app, self.service = app, service
         self._public = {path for each in endpoints if each.public for path in each.paths}
-        self._computed = {path for each in endpoints if each.computed for path in each.paths}
+        self._engines = {path: each.computed for each in endpoints if each.computed is not None for path in each.paths}
         self._keys = [key.encode("ascii") for key in service.settings.keys]
         self._hosts = () if self._keys else service.settings.hosts
 
@@ -184,8 +186,8 @@ class Guard:
         if self._hosts and b"host" in headers and not self._is_own(headers[b"host"].decode("latin-1").lower()):
             message = "this server answers to localhost alone: use http://localhost, or set an API key for other names"
             raise Refused("host", message)
-        computed = method == "POST" and path in self._computed
-        if path in self._public and not computed:
+        engine = self._engines.get(path) if method == "POST" else None
+        if path in self._public and engine is None:
             return
         if self._keys and not self._has_key(headers.get(b"authorization", b"")):
             message = "the API key is missing or wrong: send the header Authorization: Bearer KEY"
@@ -195,8 +197,8 @@ class Guard:
         length = headers.get(b"content-length", b"")
         if length.isdigit():
             self.service.check_size(int(length))
-        if computed:
-            self.service.engine.check_wait()
+        if engine is not None:
+            self.service.engines[engine].check_wait()
 
     def _is_own(self, host: str) -> bool:
         found = HOST.fullmatch(host)  # against DNS rebinding: a foreign page could read every answer

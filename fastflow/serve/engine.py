@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError
 from fastflow.model.tokenizer import Tokens
 from fastflow.serve import ServerSettings
-from fastflow.serve.model import EmbedOptions, Floats, Part, ServedModel, compute, join_tokens, take_texts
+from fastflow.serve.model import BatchModel, EmbedOptions, Floats, Part, compute, join_tokens, take_texts
 from fastflow.serve.queue import Bounds, Busy, Queue, QueuedJob, Slice, TooMuch
 from fastflow.serve.requests import Refused, refuse_busy, refuse_expired
 
@@ -82,7 +82,8 @@ class BatchEngine:
 
     clock = staticmethod(time.monotonic)
 
-    def __init__(self, model: ServedModel, settings: ServerSettings, rate: float, most: int) -> None:
+    def __init__(self, model: BatchModel, settings: ServerSettings, rate: float) -> None:
+        most = model.batch_tokens
         turn = max(1, min(most, int(rate * settings.batch)) // TURNS)
         bounds = Bounds(settings.batch, min(LEAST, most), most, turn, settings.max_queue, settings.timeout)
         self.queue: Queue[EmbedJob] = Queue(bounds, rate)
@@ -111,9 +112,9 @@ class BatchEngine:
         return not self._thread.is_alive() or (since is not None and self.clock() - since > seconds)
 
     async def embed(
-        self, texts: Sequence[str], options: EmbedOptions, cut: bool, gone: Callable[[], asyncio.Future[Any]]
+        self, texts: Sequence[Any], options: EmbedOptions, cut: bool, gone: Callable[[], asyncio.Future[Any]]
     ) -> EmbedResult:
-        """Compute the vectors of ``texts``; raises Refused, or Gone if the client has left.
+        """Compute the vectors of the model's ``texts``; raises Refused, or Gone if the client has left.
 
         ``cut``: whether to cut long texts. ``gone()``: done when the client leaves.
         """
@@ -147,9 +148,10 @@ class BatchEngine:
         except Busy as busy:
             raise refuse_busy(busy) from busy
 
-    def _admit(self, request: EmbedJob, texts: Sequence[str]) -> None:
+    def _admit(self, request: EmbedJob, texts: Sequence[Any]) -> None:
         most, prompt = self.model.max_length, len(request.options.prompt)
-        tokens = sum(min(most, 2 + (prompt + len(text)) // CHARACTERS) for text in texts)
+        lengths = (len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts)  # a pair has two
+        tokens = sum(min(most, 2 + (prompt + length) // CHARACTERS) for length in lengths)
         try:
             with self._wake:
                 self.queue.admit(request, tokens)
@@ -162,7 +164,7 @@ class BatchEngine:
             )
             raise Refused("validation", message) from much
 
-    async def _tokenize(self, texts: Sequence[str], request: EmbedJob, cut: bool, left: asyncio.Future[Any]) -> Tokens:
+    async def _tokenize(self, texts: Sequence[Any], request: EmbedJob, cut: bool, left: asyncio.Future[Any]) -> Tokens:
         pieces, prompt = [], request.options.prompt
         for start in range(0, len(texts), PIECE):
             _check_waiting(left, self.clock() >= request.deadline)
@@ -173,8 +175,8 @@ class BatchEngine:
             if len(piece.cut) and not cut:
                 raise Refused(
                     "validation",
-                    f"text {start + int(piece.cut[0])} has more than {self.model.max_length} tokens, the most that the "
-                    "model takes: shorten it, or let it be cut with truncate",
+                    f"{self.model.text} {start + int(piece.cut[0])} has more than {self.model.max_length} tokens, the "
+                    "most that the model takes: shorten it, or let it be cut with truncate",
                 )
             pieces.append(piece)
         _check_waiting(left, self.clock() >= request.deadline)

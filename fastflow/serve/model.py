@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import UsageError
 from fastflow.model.tokenizer import Tokens
+from fastflow.reranker import Reranker, score_tokens
 from fastflow.runtime import Runtime
 from fastflow.serve.requests import Refused
 
@@ -41,13 +42,68 @@ class Part(NamedTuple):
     options: EmbedOptions
 
 
-class ServedModel:
+class BatchModel:
+    """A model of a BatchEngine: ``tokenize(texts or pairs, prompt)``, and ``embed(tokens, options)`` to (n, D).
+
+    ``sample(text, count)``: the tokens of equal texts.
+    """
+
+    text = "text"  # in messages
+    max_length: int
+    batch_tokens: int
+    tokenize: Callable[..., Tokens]
+    embed: Callable[..., Floats]
+    sample: Callable[..., Tokens]
+
+    def measure_rate(self) -> float:
+        """Measure tokens a second: the best of TRIES batches of about PROBE seconds."""
+        count = 8
+        sentence = WORDS * max(1, min(32, self.max_length - 4) // len(WORDS.split()))
+        while True:
+            tokens = self.sample(sentence, count)
+            spent = self._time(tokens)
+            if spent >= PROBE or 2 * len(tokens.ids) > self.batch_tokens:
+                return len(tokens.ids) / min(spent, *(self._time(tokens) for _ in range(TRIES)))
+            count *= 2
+
+    def _time(self, tokens: Tokens) -> float:
+        start = time.perf_counter()
+        self.embed(tokens, EmbedOptions())
+        return time.perf_counter() - start
+
+
+class PairScorer(BatchModel):
+    """The cross-encoder of a server; a text is a pair, and its row one logit."""
+
+    text = "the query with text"
+
+    def __init__(self, reranker: Reranker) -> None:
+        if reranker.num_labels != 1:
+            raise UsageError(f"--reranker takes a model of one label, and {reranker.model.path} has several")
+        self.reranker, self.name, self.max_length = reranker, reranker.model.path.name, reranker.max_length
+        self.batch_tokens, self.prompt = reranker.backend.batch_tokens, reranker.model.prompts.resolve()
+        reranker.model.pairing.threads = 1
+
+    def tokenize(self, texts: Sequence[tuple[str, str]], prompt: str) -> Tokens:
+        return self.reranker.model.pairing.pair([(prompt + query, text) for query, text in texts])
+
+    def embed(self, tokens: Tokens, options: EmbedOptions) -> Floats:
+        return score_tokens(self.reranker, tokens, "identity")[1]
+
+    def sample(self, text: str, count: int) -> Tokens:
+        return self.tokenize([("a", text)] * count, "")
+
+    def describe(self) -> dict[str, Any]:
+        return {"model": self.name, "max_input_length": self.max_length, "dtype": self.reranker.backend.dtype}
+
+
+class ServedModel(BatchModel):
     """The model of a server; answers have the first of ``names``."""
 
     def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
         self.runtime, self.opened, self.info = runtime, runtime.session, runtime.info()
         runtime.tokenizer.threads = 1  # other requests use the other cores
-        self.max_length: int = runtime.tokenizer.max_length
+        self.max_length, self.batch_tokens = runtime.tokenizer.max_length, self.opened.backend.batch_tokens
         path = self.info["model"]
         own = [path if path == "default" else Path(path).name]
         self.names = tuple(dict.fromkeys([*names, *own, "default"]))
@@ -60,6 +116,9 @@ class ServedModel:
 
     def embed(self, tokens: Tokens, options: EmbedOptions) -> Floats:
         return self.opened.embed_tokens(tokens, options.normalize, options.dim)
+
+    def sample(self, text: str, count: int) -> Tokens:
+        return self.opened.tokenize([text] * count)
 
     def resolve_prompt(self, input_type: str | None, prompt_name: str | None) -> str:
         """Return the prompt of a task, of a name, or the default; raises Refused for both or an unknown name.
@@ -80,22 +139,6 @@ class ServedModel:
     @property
     def input_types(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*sum(TYPES, ()), *self.info["prompts"]]))
-
-    def measure_rate(self) -> float:
-        """Measure tokens a second: the best of TRIES batches of about PROBE seconds."""
-        count, options = 8, EmbedOptions()
-        sentence = WORDS * max(1, min(32, self.max_length - 4) // len(WORDS.split()))
-        while True:
-            tokens = self.opened.tokenize([sentence] * count)
-            spent, most = self._time(tokens, options), self.opened.backend.batch_tokens
-            if spent >= PROBE or 2 * len(tokens.ids) > most:
-                return len(tokens.ids) / min(spent, *(self._time(tokens, options) for _ in range(TRIES)))
-            count *= 2
-
-    def _time(self, tokens: Tokens, options: EmbedOptions) -> float:
-        start = time.perf_counter()
-        self.embed(tokens, options)
-        return time.perf_counter() - start
 
     def describe(self) -> dict[str, Any]:
         i = self.info
@@ -146,11 +189,14 @@ def join_tokens(parts: Sequence[Tokens]) -> Tokens:
     cut = np.concatenate([part.cut + start for part, start in zip(parts, starts[:-1], strict=True)])
     offsets = np.zeros(starts[-1] + 1, np.int64)
     np.cumsum(np.concatenate([np.diff(part.offsets) for part in parts]), out=offsets[1:])
-    return Tokens(np.concatenate([part.ids for part in parts]), offsets, cut, parts[0].skip)
+    seconds = [part.seconds for part in parts if part.seconds is not None]
+    ids, typed = np.concatenate([part.ids for part in parts]), np.concatenate(seconds) if seconds else None
+    return Tokens(ids, offsets, cut, parts[0].skip, typed)
 
 
 def take_texts(tokens: Tokens, start: int, stop: int) -> Tokens:
     """Take texts ``start`` to ``stop`` - 1, without the record of cut texts."""
     first, last = tokens.offsets[start], tokens.offsets[stop]
     offsets = tokens.offsets[start : stop + 1] - first
-    return Tokens(tokens.ids[first:last], offsets, np.zeros(0, np.int64), tokens.skip)
+    seconds = None if tokens.seconds is None else tokens.seconds[start:stop]
+    return Tokens(tokens.ids[first:last], offsets, np.zeros(0, np.int64), tokens.skip, seconds)

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from fastflow.search.scan import BY
 from fastflow.serve import answers, requests
+from fastflow.serve.model import PairScorer
 from fastflow.serve.requests import KINDS, STRING, Field, Schema, Values, allow_null, is_openai, take_object
-from fastflow.serve.searcher import PairScorer
 from fastflow.serve.service import Service
 from fastflow.version import __version__
 
@@ -44,7 +44,7 @@ class Endpoint(NamedTuple):
 
     ``answer(service, request, values)`` gets the values of ``body``'s fields; GET has no body. ``found``: schema of the
     answer. ``kinds``: refusals of this route only. ``public``: needs no API key, and answers while the server stops.
-    ``computed``: refused under overload before its body is read.
+    ``computed``: the number of the engine that computes it; an overload refuses it before its body is read.
     """
 
     paths: tuple[str, ...]
@@ -57,7 +57,7 @@ class Endpoint(NamedTuple):
     media: str = "application/json"
     octets: bool = False
     public: bool = False
-    computed: bool = False
+    computed: int | None = None
 
     @property
     def method(self) -> str:
@@ -155,19 +155,19 @@ def declare(service: Service) -> list[Endpoint]:
     endpoints = [
         Endpoint(
             ("/v1/embeddings", "/embeddings"), "Embeddings, as OpenAI's", answers.answer_embeddings, EMBEDDINGS,
-            take_object(input=texts, **openai), {"input": ["one", "two"]}, kinds=("model",), octets=True, computed=True,
+            take_object(input=texts, **openai), {"input": ["one", "two"]}, kinds=("model",), octets=True, computed=0,
         ),
         Endpoint(("/v1/models",), "The models", answers.answer_models, MODELS),
         Endpoint(("/v1/models/{name:path}",), "One name of the model", answers.answer_model, MODEL, kinds=("model",)),
         Endpoint(  # Amazon SageMaker calls /invocations and /ping; huggingface_hub posts to /
             ("/embed", "/invocations", "/"), "Embeddings, as TEI's", answers.answer_embed, describe_list(NUMBERS),
             take_object(inputs=texts, **cut, **pick("normalize", "dimensions")), {"inputs": ["one", "two"]},
-            octets=True, computed=True,
+            octets=True, computed=0,
         ),
         Endpoint(
             ("/similarity",), "Similarity of a sentence to others", answers.answer_similarity, NUMBERS,
             take_object(inputs=pair, parameters=parameters),
-            {"inputs": {"source_sentence": "a cat", "sentences": ["a dog", "a stone"]}}, computed=True,
+            {"inputs": {"source_sentence": "a cat", "sentences": ["a dog", "a stone"]}}, computed=0,
         ),
         Endpoint(
             ("/tokenize",), "The tokens of texts", answers.answer_tokenize, describe_list(describe_list(TOKEN)),
@@ -180,7 +180,7 @@ def declare(service: Service) -> list[Endpoint]:
     if service.searcher is not None:
         answer, body = partial(answers.answer_search, service.searcher), take_object(**pick(*SEARCHED))
         example = {"query": "a storm at sea", "k": 3}
-        endpoints += [Endpoint(("/search",), "The rows most like a query", answer, HITS, body, example, computed=True)]
+        endpoints += [Endpoint(("/search",), "The rows most like a query", answer, HITS, body, example, computed=0)]
     return endpoints if service.scorer is None else endpoints + _declare_ranking(service, service.scorer, fields)
 
 
@@ -196,7 +196,7 @@ def _declare_ranking(service: Service, scorer: PairScorer, fields: dict[str, Fie
                 raw_scores=requests.take_flag("true: logits; false: their sigmoid, from 0 to 1", False),
                 return_text=requests.take_flag("true: the texts too", False),
                 truncate=fields["truncate"], truncation_direction=fields["truncation_direction"],
-            ), {"query": "a storm at sea", "texts": ["a gale", "a farm"]},
+            ), {"query": "a storm at sea", "texts": ["a gale", "a farm"]}, computed=1,
         ),
         Endpoint(
             ("/v1/rerank",), "Documents by their relevance to a query, as Cohere's and Jina's",
@@ -204,7 +204,7 @@ def _declare_ranking(service: Service, scorer: PairScorer, fields: dict[str, Fie
             take_object(
                 **named, top_n=requests.take_count("documents of the answer", most),
                 return_documents=requests.take_flag("true: the documents too", False),
-            ), {"query": "a storm at sea", "documents": ["a gale", "a farm"]}, kinds=("model",),
+            ), {"query": "a storm at sea", "documents": ["a gale", "a farm"]}, kinds=("model",), computed=1,
         ),
     ]  # fmt: skip
 

@@ -1,11 +1,11 @@
-"""Search the file of --search, and score pairs by --reranker, each in a thread of its own."""
+"""Search the file of --search, in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -16,8 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.model.tokenizer import Tokens
-from fastflow.reranker import Reranker, score_tokens
 from fastflow.runtime import Runtime
 from fastflow.search import Hit, Index
 from fastflow.search.source import compile_condition
@@ -26,39 +24,7 @@ from fastflow.serve.requests import Refused, refuse_busy
 
 CODED = ("float32", "float16"), ("cosine", "dot")  # precisions and similarities that int8 codes can hold
 RESTLESS, PAUSE = 10.0, 0.02  # seconds to retry while a file changes, and between openings
-TRIES, PROBED = 2, 16  # calls that are timed at the start, and pairs of one
-
-
-class Turns:
-    """A thread that computes for many requests, in turns; call ``turn`` and ``run`` on the event loop."""
-
-    def __init__(self, name: str) -> None:
-        self._waiting, self._promised = 0, Promised()  # work of requests that wait or run, and of refused ones
-        self._seconds = 0.0  # seconds of one piece of work, lately
-        self._thread = ThreadPoolExecutor(1, name)
-
-    @contextmanager
-    def turn(self, most: float, work: int = 1) -> Iterator[None]:
-        """Take a turn for the ``with`` block; raises Refused if it would wait over ``most`` seconds."""
-        wait = self._waiting * self._seconds
-        if wait > most:
-            raise refuse_busy(self._promised.refuse(wait - most / 2, work, 1 / self._seconds, WAIT))
-        self._waiting += work
-        try:
-            yield
-        finally:
-            self._waiting -= work
-            self._promised.subtract(work if self._waiting else math.inf)
-
-    async def run(self, work: int, call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-        """Return the call's result, and its seconds for ``work``."""
-        loop = asyncio.get_running_loop()
-        found, spent = await loop.run_in_executor(self._thread, time_call, call, *arguments)
-        self._seconds += SMOOTH * (spent / work - self._seconds)
-        return found, spent
-
-    def close(self) -> None:
-        self._thread.shutdown(cancel_futures=True)
+TRIES = 2  # calls that are timed at the start
 
 
 def time_call(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
@@ -67,17 +33,32 @@ def time_call(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     return call(*arguments), time.monotonic() - start
 
 
-class Searcher(Turns):
-    """Searches a file for many requests."""
+class Searcher:
+    """Searches a file for many requests, in turns; call ``turn`` and ``find`` on the event loop."""
 
     def __init__(self, path: Path, runtime: Runtime, threads: int | None = None) -> None:
-        super().__init__("fastflow-search")
+        self._waiting, self._promised = 0, Promised()  # requests that wait or run, and refused ones
+        self._thread = ThreadPoolExecutor(1, "fastflow-search")
         self._index = _open(path, runtime, threads)
         self._open = partial(_open, path, runtime, threads)
         self.name, self.rows, self.similarity = path.name, len(self._index), self._index.similarity
         self.query_options = self._index.query_options()
         zeros = np.zeros((1, self._index.dim), np.float32)
+        # seconds of one search, lately
         self._seconds = min(time_call(self._search, zeros, None, {"k": 1})[1] for _ in range(TRIES))
+
+    @contextmanager
+    def turn(self, most: float) -> Iterator[None]:
+        """Take a turn for the ``with`` block; raises Refused if it would wait over ``most`` seconds."""
+        wait = self._waiting * self._seconds
+        if wait > most:
+            raise refuse_busy(self._promised.refuse(wait - most / 2, 1, 1 / self._seconds, WAIT))
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            self._promised.subtract(1 if self._waiting else math.inf)
 
     def check(self, where: dict[str, Any] | None) -> None:
         """Raise Refused for a filter that the file cannot take."""
@@ -88,7 +69,11 @@ class Searcher(Turns):
 
     async def find(self, vector: NDArray[Any], text: str, options: dict[str, Any]) -> tuple[list[Hit], float]:
         """Return the best rows for ``text`` with ``vector`` (D,) by ``Index.search``, and the seconds."""
-        return await self.run(1, self._search, vector[None], text, options)
+        loop = asyncio.get_running_loop()
+        call = partial(time_call, self._search, vector[None], text, options)
+        found, spent = await loop.run_in_executor(self._thread, call)
+        self._seconds += SMOOTH * (spent - self._seconds)
+        return found, spent
 
     def _search(self, vectors: NDArray[Any], text: str | None, options: dict[str, Any]) -> list[Hit]:
         queries: Any = vectors if text is None else [text]
@@ -113,32 +98,8 @@ class Searcher(Turns):
         return {"file": self.name, "rows": self.rows, "precision": self._index.precision, "dim": self._index.dim}
 
     def close(self) -> None:
-        super().close()
+        self._thread.shutdown(cancel_futures=True)
         self._index.close()
-
-
-class PairScorer(Turns):
-    """Scores the pairs of many requests."""
-
-    def __init__(self, reranker: Reranker) -> None:
-        if reranker.num_labels != 1:
-            raise UsageError(f"--reranker takes a model of one label, and {reranker.model.path} has several")
-        super().__init__("fastflow-rerank")
-        self.reranker, self.name = reranker, reranker.model.path.name
-        reranker.model.pairing.threads = 1
-        probe = self.pair("a", ["b"] * PROBED)
-        self._seconds = min(time_call(self.score, probe)[1] for _ in range(TRIES)) / len(probe.ids)
-
-    def pair(self, query: str, texts: Sequence[str]) -> Tokens:
-        return self.reranker.model.pairing.pair([(query, text) for text in texts])
-
-    def score(self, tokens: Tokens) -> NDArray[np.float64]:
-        """Return logits (B,)."""
-        return score_tokens(self.reranker, tokens, "identity")[1][:, 0]
-
-    def describe(self) -> dict[str, Any]:
-        it = self.reranker
-        return {"model": self.name, "max_input_length": it.max_length, "dtype": it.backend.dtype}
 
 
 def _open(path: Path, runtime: Runtime, threads: int | None) -> Index:

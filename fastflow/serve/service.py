@@ -13,9 +13,9 @@ from starlette.requests import Request
 
 from fastflow.serve import MIB, ServerSettings
 from fastflow.serve.engine import BatchEngine, EmbedResult, Gone, Times
-from fastflow.serve.model import EmbedOptions, ServedModel
+from fastflow.serve.model import BatchModel, EmbedOptions, PairScorer, ServedModel
 from fastflow.serve.requests import Refused, parse_json, refuse_for_now
-from fastflow.serve.searcher import PairScorer, Searcher
+from fastflow.serve.searcher import Searcher
 
 LARGE = 64 * 1024  # bytes of JSON, or numbers of a response: more need a thread
 STUCK = 60.0  # seconds in one batch until the server is unhealthy
@@ -98,15 +98,20 @@ class Service:
     ) -> None:  # fmt: skip
         self.model, self.settings, self.searcher, self.scorer = model, settings, searcher, scorer
         self.metrics = Metrics()
-        self.engine = BatchEngine(model, settings, rate or model.measure_rate(), model.opened.backend.batch_tokens)
-        self.engine.observe = self._observe
+        self.engine = self._make_engine(model, rate)
+        self.engines = [self.engine, *([] if scorer is None else [self._make_engine(scorer, rate)])]
         self.active = 0
         self.bodies = 0  # bytes of unanswered requests
         self.draining = False
 
+    def _make_engine(self, model: BatchModel, rate: float | None) -> BatchEngine:
+        engine = BatchEngine(model, self.settings, rate or model.measure_rate())
+        engine.observe = self._observe
+        return engine
+
     @property
     def healthy(self) -> bool:
-        return not (self.draining or self.engine.is_stuck(STUCK))
+        return not (self.draining or any(engine.is_stuck(STUCK) for engine in self.engines))
 
     async def read(self, request: Request) -> Any:
         kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
@@ -130,23 +135,25 @@ class Service:
             raise Refused("body", message, headers={"connection": "close"})
 
     async def embed(
-        self, request: Request, texts: Sequence[str], batch: bool, options: EmbedOptions, truncate: bool
-    ) -> EmbedResult:
-        """Compute the vectors of ``texts``, from a list if ``batch``."""
+        self, request: Request, texts: Sequence[Any], batch: bool, options: EmbedOptions, truncate: bool,
+        pairs: bool = False,
+    ) -> EmbedResult:  # fmt: skip
+        """Compute the vectors of ``texts``, from a list if ``batch``; with ``pairs`` the logits of pairs."""
         start, method = time.monotonic(), "batch" if batch else "single"
+        engine, kind = self.engines[pairs], "te_rerank" if pairs else "te_embed"
         self.metrics.count("te_request_count", method=method)
-        self.metrics.count("te_embed_count", len(texts))
+        self.metrics.count(f"{kind}_count", len(texts))
 
         def gone() -> asyncio.Future[Any]:
             return asyncio.ensure_future(request.receive())  # http.disconnect, as the body has been read
 
         try:
-            done = await self.engine.embed(texts, options, truncate, gone)
+            done = await engine.embed(texts, options, truncate, gone)
         except Gone:
             self.metrics.count("fastflow_cancelled_requests")
             raise
         self.metrics.count("te_request_success", method=method)
-        self.metrics.count("te_embed_success", len(texts))
+        self.metrics.count(f"{kind}_success", len(texts))
         if done.cut:
             self.metrics.count("fastflow_truncated_texts", done.cut)
         self.metrics.record_request(time.monotonic() - start, done.times, done.lengths.tolist())

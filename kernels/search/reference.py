@@ -1,4 +1,4 @@
-"""Scans in NumPy: compare all stored vectors with queries."""
+"""Scans in NumPy, as ``cpu``: compare all stored vectors with queries. They have no threads of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Floats = NDArray[np.float32]
 ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int32)  # ones in a byte
 
 
-def dots(codes: NDArray[np.int8], query: NDArray[np.int8]) -> NDArray[np.int32]:
+def dots(codes: NDArray[np.int8], query: NDArray[np.int8], _: int | None = None) -> NDArray[np.int32]:
     """Compute ``cpu.dots``: (n, D), (D,) -> (n,)."""
     check(codes, query, np.int8)
     out, step = np.empty(len(codes), np.int32), max(1, WIDENED // codes.shape[1])
@@ -20,7 +20,7 @@ def dots(codes: NDArray[np.int8], query: NDArray[np.int8]) -> NDArray[np.int32]:
     return out
 
 
-def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.int32]:
+def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8], _: int | None = None) -> NDArray[np.int32]:
     """Compute ``cpu.hammings``: (n, bytes), (bytes,) -> (n,)."""
     check(codes, query, np.uint8)
     out, step = np.empty(len(codes), np.int32), max(1, WIDENED // codes.shape[1])
@@ -29,7 +29,7 @@ def hammings(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.i
     return out
 
 
-def products(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
+def products(rows: NDArray[np.float32], queries: NDArray[np.float32], _: int | None = None) -> NDArray[np.float32]:
     """Compute ``cpu.products``: (n, D), (q, D) -> (q, n)."""
     check_floats(rows, queries)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -10,8 +10,8 @@ from safetensors.numpy import load_file
 
 from fastflow import Runtime
 from fastflow.bench.cli import RANGES, RUNS
-from fastflow.bench.research import default_model, quality, study
-from fastflow.evaluation.evaluate import SEVEN, find_tasks, measure
+from fastflow.bench.research import default_model, study
+from fastflow.evaluation.evaluate import find_tasks, measure
 from fastflow.model.locate import DEFAULT
 from fastflow.model.tokenizer.languages import load_languages
 
@@ -89,27 +89,6 @@ def test_figures_of_a_study_read_back_at_six_digits_and_its_page_is_of_them(tmp_
     assert "processor" in kept["machine"]
     assert (tmp_path / "out.md").read_text() == str(kept["rows"][0])
     assert study.make_table(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
-
-
-def test_the_default_stands_in_the_quality_table():
-    runs = [
-        {"corpus": c, "candidate": k, "seed": seed, "set": name, "scores": [start + i, start + 10 + i]}
-        for c in ("own texts", "snli", "news")
-        for k, seed, start in (("weights", 0, 40), ("all texts", 0, 50), ("all texts", 1, 52))
-        for i, name in enumerate(SEVEN)
-    ]
-    rows = quality.make_weighted_rows({"seven": runs})
-    names = ("token weights alone", "the default of fastflow-train, but fitted to all texts")
-    assert [row["name"] for row in rows] == [f"{name}, {place}" for place in ("target", "corpus") for name in names]
-    assert [len(row["runs"]) for row in rows] == [1, 2, 1, 2]
-    assert quality.summarise(rows[0], "mean", "all") == "43.0"
-    assert quality.summarise(rows[1], "mean", "all") == "54.0±1.4"
-    assert quality.summarise(rows[3], SEVEN[6], "wmean") == "67.0±1.4"
-
-
-def test_the_page_is_of_the_kept_figures():
-    page = quality.make_page(study.read(RESULTS / "quality.json"))
-    assert (RESULTS / "quality.md").read_text(encoding="utf-8") == page
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 
 from fastflow import Reranker
 from fastflow.model.locate import PACKAGED
+from fastflow.search import Hit
 
 from support.commands import assert_one_sentence, run
 from support.databases import make
@@ -47,6 +48,8 @@ def test_a_score_gets_a_meaning(tmp_path):
     many = run("search", tmp_path / "x.db", "-", stdin="a boat\na cake\n").stdout.splitlines()
     assert [line.split()[0] for line in many] == ["#", "#", "1", "2", "#", "#", "1", "2"]
     assert many[:2] == ["# a boat", "  #    score   cosine  BM25  row  text"]
+    ship, bread = run("search", tmp_path / "x.db", "ship", "--quiet").stdout.splitlines()
+    assert (ship.split()[3], bread.split()[3]) == ("<0.1", "-")  # FTS5's idf of a word of half of the texts is 1e-6
 
 
 def test_the_model_in_the_package_is_weak_on_paragraphs(model, tmp_path):
@@ -88,7 +91,8 @@ def test_json_has_everything(desk, model, sentences):
     result = run("search", desk / "x.db", sentences[7], "-m", model, "-k", 2, "--json", "--where", "lang = 'de'")
     found = json.loads(result.stdout)
     assert list(found) == ["query", "hits"]
-    assert [list(hit) for hit in found["hits"]] == [["rank", "score", "row", "text", "id", "fields"]] * 2
+    assert [list(hit) for hit in found["hits"]] == [["rank", *Hit._fields]] * 2
+    assert all((hit["similarity"], hit["words"], hit["rows"]) == (None, None, [hit["row"]]) for hit in found["hits"])
     for rank, hit in enumerate(found["hits"], 1):
         row = hit["row"]
         assert (hit["rank"], hit["text"], hit["id"], hit["fields"]) == (rank, sentences[row], f"k{row}", {"lang": "de"})
@@ -109,7 +113,8 @@ def test_queries_of_standard_input(desk, model, sentences):
 def test_vectors_of_an_npy(desk, model, sentences):
     words = ("search", desk / "x.npy", sentences[7], "-m", model, "-k", 1, "--quiet")
     assert run(*words).stdout == "  1   1.0000  7\n"
-    assert json.loads(run(*words, "--json").stdout)["hits"] == [{"rank": 1, "score": pytest.approx(1), "row": 7}]
+    want = {"rank": 1, **Hit(7, pytest.approx(1), rows=[7])._asdict()}
+    assert json.loads(run(*words, "--json").stdout)["hits"] == [want]
     assert run(*words, "--texts", desk / "in.jsonl").stdout == f"  1   1.0000  7  {sentences[7]}\n"
 
 

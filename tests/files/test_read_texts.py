@@ -296,9 +296,8 @@ def test_the_first_record_chooses_the_text_of_every_input(tmp_path, suffix, coun
         return str(put(tmp_path / f"{name}.{suffix}", content[suffix]))
 
     paths = [write("a", "text", "one"), write("c", "sentence", "two")]
-    paths.insert(1, str(put(tmp_path / f"b.{suffix}", {"jsonl": "", "csv": "", "parquet": {"text": []}}[suffix])))
-    if suffix == "parquet":
-        put(tmp_path / "b.parquet", {"text": pa.array([], pa.string())})
+    empty = {"jsonl": "", "csv": "", "parquet": {"text": pa.array([], pa.string())}}
+    paths.insert(1, str(put(tmp_path / f"b.{suffix}", empty[suffix])))
     with Sources(paths) as source:
         assert source.fields == ()
         said = "no field 'text', the text of earlier rows; the fields are sentence"

@@ -15,12 +15,10 @@ from fastflow.search.scan import (
     Best,
     Bits,
     Bytes,
-    dots,
     encode_bytes,
     exact,
     far,
     find_largest,
-    hammings,
     norms,
 )
 from fastflow.transforms.vectors import SIMILARITIES, cosine, quantise
@@ -175,7 +173,7 @@ def test_numbers_that_end_the_range_and_no_extension(monkeypatch):
     few = np.array([[0, 0], [1, 0], [-1, 0]], np.float32)
     assert searched(np.array([[1.0, 0]]), few, 3, "cosine", 2) == [[(1, 1.0), (0, 0.0), (2, -1.0)]]
     assert [score for _, score in searched(np.zeros((1, 2)), few, 3, "cosine", 2)[0]] == [0, 0, 0]
-    monkeypatch.setattr(scan, "cpu", None)
+    monkeypatch.setattr(scan, "kernels", reference)
     assert searched(BASE, KINDS["everything"], 20, "dot") == [brute(BASE[0], KINDS["everything"], 20, "dot")]
 
 
@@ -236,9 +234,10 @@ def test_integers_are_exact_with_and_without_a_compiler(monkeypatch):
     ]
     assert reference.dots(rows, rows[3]).tolist() == want[0]
     for _ in range(2):
-        found = [dots(rows, rows[3]).tolist(), hammings(rows.view(np.uint8), rows[3].view(np.uint8)).tolist()]
+        bits = scan.kernels.hammings(rows.view(np.uint8), rows[3].view(np.uint8))
+        found = [scan.kernels.dots(rows, rows[3]).tolist(), bits.tolist()]
         assert found == want
-        monkeypatch.setattr(scan, "cpu", None)
+        monkeypatch.setattr(scan, "kernels", reference)
 
 
 X = data(400, dim=32, seed=5).astype(np.float32)

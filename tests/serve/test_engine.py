@@ -14,16 +14,16 @@ import pytest
 from fastflow.model.tokenizer import Tokens
 from fastflow.serve import ServerSettings
 from fastflow.serve.engine import BatchEngine, EmbedResult, Gone
-from fastflow.serve.model import EmbedOptions
+from fastflow.serve.model import BatchModel, EmbedOptions
 from fastflow.serve.requests import Refused
 
 RATE, BATCH = 1000.0, 100  # tokens a second, and of a batch
 
 
-class Counting:
+class Counting(BatchModel):
     """A token a character, at most 50; the vector of a text is its length and its first character."""
 
-    max_length = 50
+    max_length, batch_tokens = 50, BATCH
 
     def __init__(self) -> None:
         self.computed: list[str] = []  # first characters, in order
@@ -53,7 +53,7 @@ class Desk:
     def __init__(self) -> None:
         self.now, self.model = 0.0, Counting()
         settings = ServerSettings(max_queue=1.0, timeout=10.0, tokenizer_threads=1)
-        self.engine = BatchEngine(self.model, settings, RATE, BATCH)
+        self.engine = BatchEngine(self.model, settings, RATE)
         self.engine.clock = lambda: self.now
 
     def ask(self, *texts: str, cut: bool = True, left: asyncio.Future[Any] | None = None) -> asyncio.Task[EmbedResult]:
@@ -214,6 +214,6 @@ async def test_a_compute_thread_that_has_not_begun_or_has_ended_is_stuck(desk):
 @pytest.mark.parametrize(("rate", "batch", "turn"), [(1e3, 100, 25), (1.0, 32, 1), (1e9, 8192, 2048)])
 def test_a_batch_is_a_tenth_of_a_second_even_where_a_text_may_be_longer(rate, batch, turn):
     model = Counting()
-    model.max_length = 512
-    queue = BatchEngine(model, ServerSettings(), rate, 8192).queue
+    model.max_length, model.batch_tokens = 512, 8192
+    queue = BatchEngine(model, ServerSettings(), rate).queue
     assert (queue.batch, queue.bounds.turn) == (batch, turn)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from unittest.mock import Mock
 
 import httpx
 import jsonschema
@@ -13,10 +13,10 @@ import pytest
 import fastflow
 from fastflow.errors import UsageError
 from fastflow.serve.app import LEFT_OUT
-from fastflow.serve.searcher import PairScorer
+from fastflow.serve.model import EmbedOptions, PairScorer, Part, compute, take_texts
 
 from support.builders import make_sentences
-from support.rerankers import make_reranker
+from support.rerankers import change_config, make_reranker
 from support.routes import check_refusal
 from support.servers import WAIT, Gate, request, serving, serving_process, until
 
@@ -107,12 +107,7 @@ REFUSED = [
     ("/rerank", {"query": ["a"], "texts": ["b"]}, "validation", "query must be a string"),
     ("/rerank", {"query": "a", "texts": ["b"] * 2049}, "validation", "a request may hold 2048"),
     ("/rerank", {"query": "a", "texts": ["b"], "raw_scores": 1}, "validation", "raw_scores must be true or false"),
-    (
-        "/rerank",
-        {"query": "a", "texts": ["b", TEXTS[-1]], "truncate": False},
-        "validation",
-        "the query and text 1 have",
-    ),
+    ("/rerank", {"query": "a", "texts": ["b", TEXTS[-1]], "truncate": False}, "validation", "query with text 1 has"),
     ("/rerank", {"query": "a", "texts": ["b"], "truncation_direction": "Left"}, "validation", "must be one of right"),
     ("/rerank", {"query": "\ud800", "texts": ["b"]}, "tokenizer", "half a surrogate pair"),
     ("/v1/rerank", {"query": "a", "documents": [{"text": "b"}]}, "validation", "documents[0] must be a string"),
@@ -133,30 +128,45 @@ def test_a_request_is_refused(judge, path, body, kind, sentence):
 
 
 def test_requests_take_turns_and_leave(folder, monkeypatch):
-    """A request that would wait too long is refused, one past its deadline too, and one that left frees its turn."""
+    """A request that would wait or take too long is refused at once, and one that left is given up."""
     with serving(rate=50_000.0, reranker=folder, max_queue=0.5, timeout=WAIT) as server:
-        scorer, body = server.service.scorer, {"query": "a", "texts": ["b"]}
-        gate = Gate(scorer.score)
-        monkeypatch.setattr(scorer, "score", gate)
+        scorer, body, engine = server.service.scorer, {"query": "a", "texts": ["b"]}, server.service.engines[1]
+        gate, queue = Gate(scorer.embed), engine.queue
+        monkeypatch.setattr(scorer, "embed", gate)
         with server.connect() as waiting:
             waiting.sendall(request("/rerank", json.dumps(body).encode()))
             assert gate.entered.wait(WAIT)
-            scorer._seconds = 1.0  # of a token
+            queue.rate = 1.0  # token a second
             check_refusal(server, "/rerank", server.post("/rerank", body), "overloaded", "the server is busy")
-            scorer._seconds = 0.0
+            assert server.post("/embed", {"inputs": "a"}).status == 200
+        until(lambda: server.service.metrics.value("fastflow_cancelled_requests") == 1)
         gate.opened.set()
-        until(lambda: scorer._waiting == 0)
+        until(lambda: queue.wait == 0)
+        queue.rate = 1.0
+        many = {"query": "a", "texts": ["b"] * 99}
+        check_refusal(
+            server, "/rerank", server.post("/rerank", many), "validation", "and a request has 30 s: send fewer"
+        )
+        queue.rate = 50_000.0
         assert len(post(server, "/rerank", **body)) == 1
-        server.service.settings = replace(server.service.settings, timeout=0.0)
-        check_refusal(server, "/rerank", server.post("/rerank", body), "expired")
-        server.service.settings = replace(server.service.settings, timeout=WAIT)
-        monkeypatch.setattr(scorer, "score", lambda tokens: fail())
-        check_refusal(server, "/rerank", server.post("/rerank", body), "backend", "the pairs could not be scored: no")
-    assert scorer._thread._shutdown
+        monkeypatch.setattr(scorer, "embed", Mock(side_effect=fastflow.FastflowError("no")))
+        check_refusal(server, "/rerank", server.post("/rerank", body), "backend", "the texts could not be computed: no")
+    assert not engine._thread.is_alive()
 
 
-def fail():
-    raise fastflow.FastflowError("no")
+def test_requests_are_joined_and_the_models_prompt_is_put_before_the_query(tmp_path):
+    """Pairs of several requests, with token types, are one batch; scores are those of ``predict``."""
+    path = make_reranker(tmp_path / "m", saved=True, **BORN)
+    settings = {"prompts": {"ask": "the dog: "}, "default_prompt_name": "ask"}
+    scorer = PairScorer(fastflow.Reranker(change_config(path, "config_sentence_transformers.json", **settings)))
+    pairs = [[(QUERY, text) for text in TEXTS[at : at + 4]] for at in (0, 4, 8)]
+    tokens = [scorer.tokenize(each, scorer.prompt) for each in pairs]
+    assert tokens[0].seconds is not None
+    parts = [Part(take_texts(each, 1, len(each.offsets) - 1), EmbedOptions()) for each in tokens]
+    found = np.concatenate(compute(scorer.embed, parts))[:, 0]
+    with pytest.warns(fastflow.FastflowWarning, match="are cut"):
+        want = scorer.reranker.predict([pair for each in pairs for pair in each[1:]])
+    np.testing.assert_allclose(found, want, atol=1e-6)
 
 
 def test_a_model_of_several_labels_is_refused(tmp_path):

@@ -18,9 +18,9 @@ import uvicorn
 import fastflow
 from fastflow.serve import ServerSettings
 from fastflow.serve.app import make_app
-from fastflow.serve.model import ServedModel
+from fastflow.serve.model import PairScorer, ServedModel
 from fastflow.serve.protocol import make_protocol
-from fastflow.serve.searcher import PairScorer, Searcher
+from fastflow.serve.searcher import Searcher
 from fastflow.serve.server import Server, listen
 from fastflow.serve.service import Service
 

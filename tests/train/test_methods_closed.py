@@ -118,8 +118,7 @@ def test_the_background_counts_as_rows_of_the_corpus(text):
 
 
 def test_the_background_is_merged_with_statistics_of_the_whole_corpus():
-    x, y = data(300), data(90, seed=1) + 3
-    links = parse_method("whiten,recolour")
+    x, y, links = data(300), data(90, seed=1) + 3, parse_method("whiten,recolour")
     whole = measure_moments(x)
     streamed = fit_chain(links, x[:50], SHAPE, STEPS, statistics=whole, background=y)
     read = fit_chain(links, x, SHAPE, STEPS, background=y)
@@ -307,7 +306,7 @@ def test_a_saved_share_that_cannot_be_is_named():
 
 
 DIM, COUNT = 16, 200
-ENDS = (CpuVectors, ReferenceVectors, TorchVectors)
+ENDS, COUPLINGS = (CpuVectors, ReferenceVectors, TorchVectors), ("additive", "affine")
 METHODS = ("whiten", "whiten,recolour", "standardize", "standardize,recolour", "nullspace", "flow,recolour")
 
 
@@ -335,11 +334,7 @@ def open_vectors(kind, stages, x):
 
 
 @settings(deadline=None, max_examples=25)
-@given(
-    drawn=degenerate(),
-    method=st.sampled_from((*METHODS, "whiten,flow")),
-    coupling=st.sampled_from(("additive", "affine")),
-)
+@given(drawn=degenerate(), method=st.sampled_from((*METHODS, "whiten,flow")), coupling=st.sampled_from(COUPLINGS))
 def test_every_method_fits_folds_and_runs_the_same_on_every_backend(drawn, method, coupling):
     x, constant = drawn
     stages = [stage.astype(np.float32) for stage in fit_degenerate(method, x, coupling).stages]
@@ -369,7 +364,7 @@ def test_closed_forms_leave_constant_directions_at_0(drawn):
 
 
 @pytest.mark.parametrize("method", ["flow", "whiten,flow"])
-@pytest.mark.parametrize("coupling", ["additive", "affine"])
+@pytest.mark.parametrize("coupling", COUPLINGS)
 def test_a_density_counts_a_constant_channel_as_a_standard_gaussian_however_long_it_trains(method, coupling):
     x = np.random.default_rng(0).gumbel(size=(COUNT, DIM)).astype(np.float32)
     x[:, [3, 12]] = 0.25, -40
