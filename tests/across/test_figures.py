@@ -11,6 +11,7 @@ from statistics import fmean
 import pytest
 
 from fastflow.bench.report.table import is_busy
+from fastflow.bench.research import quality
 from fastflow.bench.research.study import read
 
 from support.places import ROOT
@@ -18,7 +19,9 @@ from support.places import ROOT
 DOCS, RESULTS = ROOT / "docs", ROOT / "bench" / "results"
 SPEED = (DOCS / "speed.md").read_text(encoding="utf-8")
 METHODS = (DOCS / "methods.md").read_text(encoding="utf-8")
-QUALITY = re.findall(r"^\| ([^|]+) \| ([\d. /]+) \| ([\d. /]*)\|$", METHODS, re.MULTILINE)
+PAPER = "### The paper's table and ours"
+CELLS = re.compile(r"^\| ([^|]+) \| ([\d. /]+) \| ([\d. /]*)\|$", re.MULTILINE)
+QUALITY = CELLS.findall(METHODS.partition(PAPER)[0])
 FIGURE = re.compile(r"(?<![\w.,-])\d+(?:\.\d+)?(?![\w,.]*\d|\w)")
 DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "gpu": ("float32", "float16", "bfloat16")}
 ENGINES = {  # as a page names them
@@ -228,6 +231,25 @@ def test_every_figure_of_quality_is_the_mean_over_seeds(row):
         " / ".join(f"{fmean(run['mean'][k] for run in runs[each]):.1f}" for k in ("all", "wmean")) for each in names
     ]
     assert [cell.strip() for cell in row[1:] if cell.strip()] == means
+
+
+def test_the_papers_table_has_published_means_and_our_wmean():
+    found = CELLS.findall(METHODS.partition(PAPER)[2])
+    published = {f"{name} ({mark})": fmean(values) for name, mark, values in quality.ROWS}
+    ours = {
+        row["name"]: fmean(run["mean"]["wmean"] for run in row["runs"])
+        for row in read(RESULTS / "quality.json")["rows"]
+    }
+    wanted = {
+        "last layer": ("last layer (a)", "raw, mean of the last layer"),
+        "first-last": ("first-last (a)", "raw, first-last"),
+        "`--preset whitening`, on the target": ("whiten, target (b)", "whiten, target"),
+        "`--preset paper`, on the target": ("flow, target (a)", "flow, target, glorot start"),
+    }
+    rows = {
+        name: (f"{published[f'BERT-base, {theirs}']:.1f}", f"{ours[own]:.1f}") for name, (theirs, own) in wanted.items()
+    }
+    assert {name: (first.strip(), second.strip()) for name, first, second in found} == rows
 
 
 def test_the_tables_are_read():
