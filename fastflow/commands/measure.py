@@ -130,7 +130,6 @@ def _write(text: str, result: dict[str, Any], json_file: str | None) -> None:
     callback=shared.check_free,
     help="The page.",
 )
-@shared.replace_option("--html", "--output (-o)")
 @shared.JSON
 @click.option(
     "--sts",
@@ -220,7 +219,6 @@ def report(
 )
 @click.option("--suite", metavar="NAME,...", help="Suites to run, or all.  [default: texts a second of the model]")
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), metavar="DIR", help="With all: a file a run.")
-@shared.replace_option("--out", "--output (-o)")
 @click.option(
     "--skip", default="", show_default=False, metavar="NAME,...", help="With all: suites or runs to leave out."
 )
