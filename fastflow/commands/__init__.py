@@ -29,9 +29,14 @@ SECTIONS = {  # of --help -> its options; others are in Run
     "background background-words background-sentences language init encoder-dropout epochs batch-size lr save-steps "
     "stream words penalty",
 }
-RARE = set(  # options that only --help-all shows
-    ["delimiter", "no-header", "quoting", "null", "encoding", "errors", "only-new", "delete-missing", "no-words", "save-model", "batch-tokens", "ray", "prompt-name", "reference-encoder", "order-from", "max-length", "levels", "depth", "width", "coupling", "permutation", "spectrum", "mean-share", "demoted", "latent", "stop", "background", "background-words", "background-sentences", "init", "encoder-dropout", "epochs", "batch-size", "lr", "save-steps", "log-dir", "debug", "any-model", "model-name", "max-queue-seconds", "timeout", "max-inputs", "max-body-mb", "max-connections", "tokenizer-threads", "uds"]
+RARELY = (  # options that only --help-all shows
+    "delimiter no-header quoting null encoding errors only-new delete-missing no-words save-model batch-tokens ray "
+    "prompt-name reference-encoder order-from max-length levels depth width coupling permutation spectrum mean-share "
+    "demoted latent stop background background-words background-sentences init encoder-dropout epochs batch-size lr "
+    "save-steps log-dir debug any-model model-name max-queue-seconds timeout max-inputs max-body-mb max-connections "
+    "tokenizer-threads uds"
 )
+RARE = {*RARELY.split()}
 SHORT = 10  # options, up to which --help has neither sections nor rare ones
 
 
