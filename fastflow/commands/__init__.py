@@ -24,7 +24,7 @@ SECTIONS = {  # of --help -> its options; others are in Run
     "Output": "output json overwrite precision dim normalize no-words append delete-missing save-model to k all "
     "min-score private",
     "Model": "model encoder reference-encoder prompt prompt-name pooling order-from token-weights max-length rerank "
-    "reranker candidates by model-name any-model against",
+    "reranker candidates by model-name any-model against pull",
     "Calibration": "fit method preset stop levels depth width coupling permutation spectrum mean-share demoted latent "
     "background background-words background-sentences language init encoder-dropout epochs batch-size lr save-steps "
     "stream words penalty",
@@ -34,7 +34,7 @@ RARELY = (  # options that only --help-all shows
     "prompt-name reference-encoder order-from max-length levels depth width coupling permutation spectrum mean-share "
     "demoted latent stop background background-words background-sentences init encoder-dropout epochs batch-size lr "
     "save-steps log-dir debug any-model model-name max-queue-seconds timeout max-inputs max-body-mb max-connections "
-    "tokenizer-threads uds"
+    "tokenizer-threads uds log-format"
 )
 RARE = {*RARELY.split()}
 SHORT = 10  # options, up to which --help has neither sections nor rare ones
@@ -130,6 +130,7 @@ MODEL = click.option(
     "'static' (English), 'multilingual' (thirty languages) and 'default' are the models in the package. "
     "[default: the environment variable FASTFLOW_MODEL, else 'default']",
 )
+MODELS = click.option("-m", "--model", "models", metavar="MODEL", multiple=True, help="As in fastflow embed; several.")
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; warnings stay.")
 
 
@@ -283,6 +284,13 @@ def model_argument(command: Any) -> Any:
     """Add MODEL as an argument and as -m."""
     named = click.option("-m", "--model", "option", metavar="MODEL", envvar="FASTFLOW_MODEL", help="The same as MODEL.")
     return click.argument("model", required=False)(named(command))
+
+
+def list_models(given: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Return the models of -m, else of FASTFLOW_MODEL, else None; raises a UsageError for one that is named twice."""
+    if len(set(given)) < len(given):
+        raise UsageError("-m names a model twice: name each once")
+    return given or (os.environ.get("FASTFLOW_MODEL"),)
 
 
 def describe_output(output: Path, replaced: bool, unused: bool = False) -> str:

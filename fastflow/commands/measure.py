@@ -19,9 +19,7 @@ CUT = "texts longer than"  # begins the warning about cut texts
 
 @click.command("eval", cls=shared.Command)
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "-m", "--model", "models", metavar="MODEL", multiple=True, help="As in fastflow embed; several are compared."
-)
+@shared.MODELS
 @shared.RUNS
 @shared.JSON
 @shared.QUIET
@@ -72,9 +70,7 @@ def eval_command(
     found = find_tasks(tasks)
     scored = [task for task in found if isinstance(task, Pairs)]
     others = [task for task in found if not isinstance(task, Pairs)]
-    names, compared = models or (os.environ.get("FASTFLOW_MODEL"),), {}
-    if len(set(names)) < len(names):
-        raise UsageError("-m names a model twice: name each once")
+    names, compared = shared.list_models(models), {}
     if len(names) > 1:
         fingerprints = {}
         for name in names:

@@ -11,6 +11,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.requests import Request
 
+from fastflow.errors import UsageError
 from fastflow.serve import MIB, ServerSettings
 from fastflow.serve.engine import BatchEngine, EmbedResult, Gone, Times
 from fastflow.serve.model import EmbedOptions, ServedModel
@@ -23,6 +24,7 @@ STUCK = 60.0  # seconds in one batch until the server is unhealthy
 DURATIONS = [1e-5 * 1.5**i for i in range(1, 40)]  # 15 microseconds to 73 seconds
 LENGTHS = [2.0**i for i in range(14)]
 COUNTERS = {
+    "fastflow_requests": "Answers by route and status",
     "te_request_count": "Requests that were read, single or batch",
     "te_request_success": "Requests that were answered, single or batch",
     "te_request_failure": "Requests that were refused, by reason",
@@ -54,6 +56,10 @@ class Metrics:
         self.queue_size = Gauge("te_queue_size", "Requests that wait or are computed", registry=self.registry)
         self.queue_seconds = Gauge("fastflow_queue_seconds", "Seconds of work that wait", registry=self.registry)
         self.rate = Gauge("fastflow_tokens_per_second", "Tokens computed in a second, lately", registry=self.registry)
+        self.duration = Histogram(
+            "fastflow_request_duration", "Seconds of an answer by route", ["route"], buckets=DURATIONS,
+            registry=self.registry,
+        )  # fmt: skip
         self.search = self._add("fastflow_search_duration", "Seconds that the file was searched for a query")
 
     def _add(self, name: str, help: str, buckets: Iterable[float] = DURATIONS) -> Histogram:
@@ -95,18 +101,28 @@ class Service:
     def __init__(
         self, model: ServedModel, settings: ServerSettings, rate: float | None = None,
         searcher: Searcher | None = None, scorer: PairScorer | None = None,
+        others: Sequence[ServedModel] = (), main: Service | None = None,
     ) -> None:  # fmt: skip
         self.model, self.settings, self.searcher, self.scorer = model, settings, searcher, scorer
-        self.metrics = Metrics()
-        self.engine = BatchEngine(model, settings, rate or model.measure_rate(), model.opened.backend.batch_tokens)
+        self.metrics = Metrics() if main is None else main.metrics
+        speed, most = rate or model.measure_rate(), model.opened.backend.batch_tokens
+        self.engine = BatchEngine(model, settings, speed, most, None if main is None else main.engine.turn)
         self.engine.observe = self._observe
         self.active = 0
         self.bodies = 0  # bytes of unanswered requests
         self.draining = False
+        self.every: tuple[Service, ...] = (self, *(Service(each, settings, rate, main=self) for each in others))
+        self.names = tuple(name for each in self.every for name in each.model.names)
+        if twice := [name for name, count in Counter(self.names).items() if count > 1]:
+            raise UsageError(f"two models have the name {twice[0]}: rename a directory, or serve one of them")
 
     @property
     def healthy(self) -> bool:
-        return not (self.draining or self.engine.is_stuck(STUCK))
+        return not (self.draining or any(each.engine.is_stuck(STUCK) for each in self.every))
+
+    def choose(self, name: Any) -> Service:
+        """Return the service of the model ``name``, else of the first model."""
+        return next((each for each in self.every if name in each.model.names), self)
 
     async def read(self, request: Request) -> Any:
         kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
@@ -158,10 +174,10 @@ class Service:
         return bytes(await self.engine.run_in_thread(call, *arguments))
 
     def make_metrics_page(self) -> bytes:
-        queue, metrics = self.engine.queue, self.metrics
-        metrics.queue_size.set(queue.jobs)
-        metrics.queue_seconds.set((queue.work + queue.running) / queue.rate)
-        metrics.rate.set(queue.rate)
+        queues, metrics = [each.engine.queue for each in self.every], self.metrics
+        metrics.queue_size.set(sum(queue.jobs for queue in queues))
+        metrics.queue_seconds.set(sum((queue.work + queue.running) / queue.rate for queue in queues))
+        metrics.rate.set(queues[0].rate)
         return metrics.text()
 
     def _observe(self, texts: int, tokens: int, spent: float) -> None:
