@@ -16,7 +16,7 @@ from typing import Any
 from fastflow import console
 from fastflow.bench.measure.machine import Neighbours, add_floors, describe, find_commit, measure_ceilings
 from fastflow.bench.measure.row import Results, keeping
-from fastflow.bench.report.table import make_table, write_json
+from fastflow.bench.report.table import is_busy, make_table, write_json
 from fastflow.bench.suites.sizes import FULL, QUICK, Sizes
 from fastflow.errors import FastflowError, UsageError, missing_extra
 
@@ -32,6 +32,7 @@ SUITES = {  # suite -> module and function in fastflow.bench.suites
 SHAPED = ("encoder", "end-to-end", "serve", "rerank")  # suites that take --shape
 ON_GPU = ("flow", "encoder", "end-to-end")  # other suites measure the CPU
 REPEATED = 5  # the flow's short run is repeated, since its ratios vary
+FEWEST = 4  # quiet runs that make a range
 RANGES = "flow-ranges.json"
 COMMAND = "from fastflow.cli import main; main()"  # this fastflow, not another on PATH
 RUNS: dict[str, tuple[str, ...]] = {
@@ -194,7 +195,8 @@ def _read_commit(path: Path) -> Any:
 
 def _write_ranges(out: Path) -> None:
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("flow-[0-9].json"))]
-    if len(reports) < REPEATED:
+    reports = [report for report in reports if not is_busy(report["machine"])]
+    if len(reports) < FEWEST:
         return
     values = defaultdict(list)
     for report in reports:

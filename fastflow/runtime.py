@@ -14,7 +14,7 @@ from fastflow.model import Model, VectorModel
 from fastflow.model.locate import resolve_model
 from fastflow.options import Options, pick_texts
 from fastflow.session import Session
-from fastflow.transforms.calibration import describe
+from fastflow.transforms.calibration import check_saved, describe
 
 if TYPE_CHECKING:
     from fastflow.types import Matrix, Scores, Vector
@@ -233,4 +233,5 @@ class Runtime(Tasks, Properties, LibraryCalls):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        check_saved(self.session.model.calibration)
         return partial(type(self), **self._arguments), ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +20,8 @@ from fastflow.model.locate import find_packaged_name
 from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.model.tokenizer.fragmentation import ENCODER, SHIPPED, Seen, warn_of_unsuited
 from fastflow.options import PLAIN, Options, check_texts, cut_windows, iterate_in_order, prefetch
-from fastflow.transforms.calibration import density_of, output_dim
-from fastflow.transforms.vectors import check_count, check_finite, check_pooled, check_truncation, quantise
+from fastflow.transforms.calibration import Stage, apply, apply_wide, density_of, output_dim
+from fastflow.transforms.vectors import check_count, check_finite, check_pooled, check_truncation, quantise, shorten
 from fastflow.values import MOST
 
 if TYPE_CHECKING:
@@ -60,6 +62,19 @@ class Session:
         self._width = output_dim(self.model.calibration, self.calibrator.pooled_dim)
         self.seen, self.truncated = Seen(), 0
         self.unsuited: str | None = None  # a warning of the first texts
+        self._own: tuple[Stage, ...] = ()
+
+    def calibrate_in_python(self, stage: Stage) -> None:
+        """Calibrate by ``stage``, which no kernel knows, in place of the model's own calibration."""
+        probe = np.random.default_rng(0).normal(size=(32, self.calibrator.pooled_dim))
+        identity = sha256(self.model.fingerprint.encode() + apply_wide([stage], probe).tobytes()).hexdigest()
+        self.model = replace(self.model, calibration=(stage,), identity=identity, truncation=None, spread=None)
+        self._own, self._fused, self._width = (stage,), None, stage.dims(0)
+
+    def _calibrate(self, pooled: NDArray[Any], normalize: bool, truncate: int | None) -> NDArray[Any]:
+        if not self._own:
+            return np.asarray(self.calibrator.calibrate(pooled, normalize, truncate))
+        return shorten(apply(self._own, pooled).astype(self.calibrator.floats), normalize, truncate)
 
     @property
     def closed(self) -> bool:
@@ -137,7 +152,7 @@ class Session:
     def transform(self, pooled: Any, options: Options = PLAIN) -> NDArray[Any]:
         o = self.resolve(options)
         x = check_pooled(pooled, self.calibrator.pooled_dim, self.calibrator.floats)
-        z = np.asarray(self.calibrator.calibrate(x, o.normalize_embeddings, o.truncate_dim))
+        z = self._calibrate(x, o.normalize_embeddings, o.truncate_dim)
         return self._quantise(check_finite(z, "transform: row"), o)
 
     def pool(
@@ -177,7 +192,7 @@ class Session:
         check_truncation(truncate_dim, self.width)
         width = truncate_dim or self.model.truncate_dim
         batches = self._batches(tokens, None, None)
-        return check_finite(self.backend.embed(tokens, batches, normalize_embeddings, width), "text")
+        return check_finite(self._embed_batches(tokens, batches, normalize_embeddings, width), "text")
 
     def warn_of(self, texts: Sequence[str]) -> str | None:
         """Return a warning if ``texts`` do not suit the model's vocabulary, else None."""
@@ -234,7 +249,14 @@ class Session:
         tokens = self.tokenizer(window) if isinstance(window, list) else window
         self._count_truncated(len(tokens.cut))
         batches = self._batches(tokens, o.batch_size, o.batch_tokens, count)
-        return self.backend.embed(tokens, batches, o.normalize_embeddings, o.truncate_dim)
+        return self._embed_batches(tokens, batches, o.normalize_embeddings, o.truncate_dim)
+
+    def _embed_batches(
+        self, tokens: Tokens, batches: Iterator[NDArray[np.int64]], normalize: bool, truncate: int | None
+    ) -> NDArray[Any]:
+        if not self._own:
+            return self.backend.embed(tokens, batches, normalize, truncate)
+        return self._calibrate(self.backend.pool_batches(tokens, batches), normalize, truncate)
 
     def _quantise(self, z: NDArray[Any], o: Options) -> NDArray[Any]:
         if o.precision == "float32":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,9 +33,18 @@ class QueryOptions(TypedDict):
     truncate_dim: int | None
 
 
+class Calibration(Protocol):
+    """A calibration for ``fastflow.fit``, as scikit-learn's transformers are: ``transform`` maps (n, D) to (n, k)."""
+
+    def fit(self, X: Any, /) -> Any: ...
+
+    def transform(self, X: Any, /) -> Any: ...
+
+
 class FitOptions(TypedDict, total=False):
     """The named options of ``fastflow.fit``; fastflow-train --help explains them."""
 
+    preset: str
     stop: str
     max_length: int | None
     levels: int

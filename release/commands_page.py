@@ -1,4 +1,4 @@
-"""docs/commands.md: every command and its options, from ``--help``.
+"""docs/commands.md: every command and its options, from ``--help-all``.
 
 python release/commands_page.py --out docs/commands.md
 """
@@ -16,7 +16,8 @@ from fastflow.commands.train import train
 WIDTH = 100  # letters of a line of help
 HEAD = """# Commands
 
-What `--help` prints, made by `python release/commands_page.py --out docs/commands.md`. Exit codes: 0 done,
+What `--help-all` prints (`--help` leaves out what is rarely needed), made by
+`python release/commands_page.py --out docs/commands.md`. Exit codes: 0 done,
 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
 
 Shell completion: put the line of your shell into its start-up file.
@@ -71,7 +72,9 @@ def _list_commands(context: click.Context) -> list[tuple[str, click.Command]]:
 
 def _make_context(command: click.Command, parent: click.Context | None, name: str) -> click.Context:
     settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
-    return click.Context(command, parent, name, **settings)
+    context = click.Context(command, parent, name, **settings)
+    context.meta["help all"] = True
+    return context
 
 
 def _make_section(context: click.Context) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fastflow.train.distil.run import Distilled
     from fastflow.train.export.result import Fit
-    from fastflow.types import FitOptions
+    from fastflow.types import Calibration, FitOptions
 
 
 def fit(
@@ -29,6 +29,7 @@ def fit(
     *,
     cache_folder: str | os.PathLike[str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
+    calibration: Calibration | None = None,
     **options: Unpack[FitOptions],
 ) -> Fit:
     """Calibrate an encoder on texts, without labels, as fastflow-train does.
@@ -49,6 +50,8 @@ def fit(
         progress: True shows lines and bars on standard error; a function takes every line. Warnings are UserWarnings.
         cache_folder: A folder that keeps pooled embeddings; None keeps them in memory.
         log_dir: A folder for TensorBoard's scalars.
+        calibration: In place of a method, an object with ``fit(X)`` and ``transform(X)``, X float32 (n, D), such as
+            scikit-learn's PCA. A linear map can be saved and exported; any other runs in Python only.
         **options: Other options of fastflow-train, such as ``depth`` or ``background``.
 
     Returns:
@@ -71,7 +74,7 @@ def fit(
     from fastflow.train.arguments import run_fit
 
     named = {"method": method, "pooling": pooling, "token_weights": token_weights, "seed": seed}
-    return run_fit(texts, encoder, named | options, eval, progress, cache_folder, log_dir)
+    return run_fit(texts, encoder, named | options, eval, progress, cache_folder, log_dir, calibration)
 
 
 def distill(

@@ -15,7 +15,8 @@ import numpy as np
 from fastflow.errors import FastflowError, UsageError, warn
 from fastflow.files.read.matrix import MatrixRows
 from fastflow.train.export.result import Fit
-from fastflow.train.options import DEFAULTS, TrainOptions, make_options
+from fastflow.train.methods.own import check_own
+from fastflow.train.options import DEFAULTS, OWN, TrainOptions, make_options
 from fastflow.train.pipeline.fit import RunConfig, fit_texts
 from fastflow.train.pipeline.vectors import choose_vector_options, fit_vectors
 from fastflow.train.reporter import COMMAND, SILENT, Reporter, name_arguments
@@ -48,10 +49,14 @@ def run_fit(
     progress: bool | Callable[[str], None] | None,
     cache: str | os.PathLike[str] | None,
     log_dir: str | os.PathLike[str] | None,
+    own: Any = None,
 ) -> Fit:
     """Run ``fastflow.fit``."""
     if unknown := [name for name in options if name not in OPTIONS]:
         raise UsageError(f"fit has no option {unknown[0]!r}; it takes {', '.join(OPTIONS)}")
+    if own is not None:
+        check_own(own, options["method"])
+        options |= {"method": OWN}
     folder = None if cache is None else Path(cache)
     config = RunConfig(_make_reporter(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
     with errors_name_arguments():
@@ -61,10 +66,10 @@ def run_fit(
             named = [name for name, (value, usual) in others.items() if value != usual]
             named += [name for name, value in options.items() if value != getattr(DEFAULTS, name)]
             matrix = MatrixRows(texts, VECTORS)
-            fit = fit_vectors(choose_vector_options(options, named), matrix, VECTORS, config)
+            fit = fit_vectors(choose_vector_options(options, named), matrix, VECTORS, config, own)
         else:
             asked, sets = make_options(options), _find_pairs(pairs)
-            fit = fit_texts(os.fspath(encoder), asked, check_texts(texts), [SOURCE], config, sets)
+            fit = fit_texts(os.fspath(encoder), asked, check_texts(texts), [SOURCE], config, sets, own)
     assert fit is not None  # noqa: S101
     for warning in fit.report["warnings"]:
         warn(name_arguments(warning))

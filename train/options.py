@@ -35,6 +35,8 @@ def parse_method(text: str) -> list[Method]:
     """Parse ``whiten:128,flow`` or ``whiten:128+flow``; ``none`` has no link."""
     if text == "none":
         return []
+    if text == OWN:
+        return [Method(OWN)]
     links = []
     for part in re.split("[,+]", text):
         match = re.fullmatch(r"(flow|standardize|whiten|recolour|components|nullspace)(?::(\d+))?", part.strip())
@@ -54,6 +56,15 @@ def complete_chain(links: list[Method], latent: bool) -> list[Method]:
 
 
 MOST = 2**63 - 1
+OWN = "own"  # the method of ``fastflow.fit(..., calibration=...)``
+PRESETS: dict[str, dict[str, Any]] = {  # the recipes of other papers
+    "paper": {
+        "method": "flow", "pooling": "first-last", "token_weights": "none", "latent": True, "stop": "budget",
+        "depth": 3, "width": 32, "init": "glorot",
+    },
+    "whitening": {"method": "whiten", "pooling": "first-last", "token_weights": "none", "stop": "budget"},
+}  # fmt: skip
+PRESETS["simcse-eval"] = PRESETS["paper"] | {"pooling": "first-last-avg"}
 
 
 class Setting(NamedTuple):
@@ -166,6 +177,11 @@ class TrainOptions:
         "auto: the recommended method, which is flow; whiten,recolour with --stream, nullspace:10 for vectors, and "
         f"none for an encoder that was tuned for similarity or for fewer than {FEWEST:,} texts. Else flow, whiten[:K], "
         "standardize, components[:K], nullspace[:K], none, or a chain such as whiten:128,flow.",
+    )
+    preset: str = choice_field(
+        f"none {' '.join(PRESETS)}",
+        "The options of a publication together: paper (BERT-flow), whitening (BERT-whitening), simcse-eval (BERT-flow "
+        "with the embedding layer and the last, as SimCSE measured it). The model records it.",
     )
     stop: str = choice_field(
         "rule budget",
@@ -319,7 +335,8 @@ OF_METHOD = {  # link of a method -> options that only it obeys
 
 
 def make_options(given: Mapping[str, Any]) -> TrainOptions:
-    """Make the options of a fit; raises a UsageError for one that the named method would ignore."""
+    """Make the options of a fit; raises a UsageError for one that the named method or preset would ignore."""
+    given = {**given, **_find_preset(given)}
     options = TrainOptions(**given)
     kinds = set(OF_METHOD) if options.method == "auto" else {link.kind for link in options.links}
     for kind, names in OF_METHOD.items():
@@ -328,6 +345,14 @@ def make_options(given: Mapping[str, Any]) -> TrainOptions:
             text = "{" + odd[0] + "} is of {kind}, which {method:{given}} lacks: leave it out"
             raise refuse(text, kind=kind, given=options.method)
     return options
+
+
+def _find_preset(given: Mapping[str, Any]) -> dict[str, Any]:
+    preset = PRESETS.get(str(given.get("preset")), {})
+    for name, value in preset.items():
+        if given.get(name, usual := getattr(DEFAULTS, name)) not in (usual, value):
+            raise refuse("{" + name + "} and {preset:{given}} decide the same: leave one out", given=given["preset"])
+    return preset
 
 
 def check_extra(purpose: str, shown: bool = False) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 
 from fastflow.bench.measure.machine import Neighbours, describe
 from fastflow.bench.peers.engines import open_fastembed
+from fastflow.bench.report.table import is_busy
 from fastflow.bench.research.study import make_table, read, write
 from fastflow.bench.suites.cold_start import make_command, start
 from fastflow.bench.suites.texts import real_texts
@@ -162,7 +163,8 @@ def compare(engines: list[ComparedEngine], texts: list[str], tasks: list[Any], w
             "least_cosine": None if own is None else float(compute_paired_cosine(own, wanted).min()),
             "seven": _score(engine, pythons[engine.package], tasks, work),
         })  # fmt: skip
-    return {"rounds": ROUNDS, "others": others, "packages": list(packages.values()), "rows": rows}
+    machine = describe() | {"processors_used_by_others": others}
+    return {"machine": machine, "rounds": ROUNDS, "packages": list(packages.values()), "rows": rows}
 
 
 def make_page(result: dict[str, Any]) -> str:
@@ -171,21 +173,28 @@ def make_page(result: dict[str, Any]) -> str:
 
 
 def _make_section(run: dict[str, Any]) -> str:
-    machine, others = run["machine"], run["others"]
+    machine, others = run["machine"], run["machine"]["processors_used_by_others"]
+    busy = is_busy(machine)
+
+    def cell(value: float | None, form: str, time: bool = False) -> str:
+        return "" if value is None or (time and busy) else f"{value:{form}}"
+
     sizes = [
-        [f"{p['package']} {p['version']}", str(p["packages"]), f"{p['installed_mb']:.0f}", f"{p['import_s']:.2f}"]
+        [f"{p['package']} {p['version']}", str(p["packages"]), cell(p["installed_mb"], ".0f"),
+         cell(p["import_s"], ".2f", True)]
         for p in run["packages"]
-    ]
+    ]  # fmt: skip
     speeds = [
-        [r["package"], r["model"], r["dtype"], f"{r['first_vector_s']:.2f}", f"{r['texts_per_s']:,.0f}",
-         f"{r['ratio']:.2f}", "" if r["least_cosine"] is None else f"{r['least_cosine']:.6f}",
-         "" if r["seven"] is None else f"{r['seven']:.1f}"]
+        [r["package"], r["model"], r["dtype"], cell(r["first_vector_s"], ".2f", True),
+         cell(r["texts_per_s"], ",.0f", True), cell(r["ratio"], ".2f", True), cell(r["least_cosine"], ".6f"),
+         cell(r["seven"], ".1f")]
         for r in sorted(run["rows"], key=lambda r: -r["ratio"])
     ]  # fmt: skip
     heads = ["package", "model", "dtype", "first vector, s", "texts a second", "to fastflow",
              "least cosine", "seven sets"]  # fmt: skip
     sets = ", ".join(name for name in SETS if name in machine["instruction_sets"])
-    load = "" if others is None else f", while other processes used {others:.1f} processors"
+    advice = ", too many to quote times" if busy else ""
+    load = "" if others is None else f", while other processes used {others:.1f} processors{advice}"
     return (
         f"\n## {machine['processor']}, {sets}\n\nTwo cores{load}, at commit {machine['commit']}: "
         f"{run['texts']}, {run['rounds']} rounds.\n\n"
@@ -199,8 +208,8 @@ HEAD = """# Compared with other packages
 
 Each package is in a virtual environment of its own, with PyTorch for CPUs; MB are without bytecode, times with it. Two
 threads. Engines take turns; a row is the median of the rounds, and *to fastflow* the median of each round's ratio to
-its row of all-MiniLM-L6-v2 in float32, to whose vectors *least cosine* is. If other processes used the processors,
-times and ratios are of that hour, and only the order is certain. *First vector*: from the start of the process.
+its row of all-MiniLM-L6-v2 in float32, to whose vectors *least cosine* is. If other processes used over a tenth of
+the processors, times and ratios are left out. *First vector*: from the start of the process.
 *Seven sets*: the mean Spearman x100 of cosine, `all`, over STS12 to 16, STSb and SICK-R, of the vectors that the
 package gives. bfloat16 is timed where the processor multiplies it.
 
@@ -244,7 +253,7 @@ def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Pa
             ComparedEngine("model2vec", "its table", "float32", distil_by_model2vec(model, work)),
         ]
         found = compare([each for each in engines if each.package in ("fastflow", *packages)], texts, tasks, work)
-    run = {"machine": describe(), "texts": f"{len(texts)} texts, {source}", **found}
+    run = {"texts": f"{len(texts)} texts, {source}", **found}
     kept = read(out.with_suffix(".json"))["runs"] if out.with_suffix(".json").exists() else []
     others = [each for each in kept if each["machine"]["processor"] != run["machine"]["processor"]]
     command = "python -m fastflow.bench.research.compared --data .../data --model .../all-MiniLM-L6-v2 --work DIR"

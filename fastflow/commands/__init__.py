@@ -18,8 +18,68 @@ if TYPE_CHECKING:
     from fastflow.files.read import InputFormat
 
 
+SECTIONS = {  # of --help -> its options; others are in Run
+    "Input": "format text-field id-field keep delimiter no-header quoting null encoding errors sentences sample "
+    "dedupe only-new shard truncate where texts row eval sts corpus qnli search",
+    "Output": "output json overwrite precision dim normalize no-words append delete-missing save-model above to "
+    "order kept groups k all min-score private",
+    "Model": "model encoder reference-encoder prompt prompt-name pooling order-from token-weights max-length rerank "
+    "reranker candidates by model-name any-model against pull",
+    "Calibration": "fit method preset stop levels depth width coupling permutation spectrum mean-share demoted latent "
+    "background background-words background-sentences language init encoder-dropout epochs batch-size lr save-steps "
+    "stream words penalty",
+}
+RARELY = (  # options that only --help-all shows
+    "delimiter no-header quoting null encoding errors only-new delete-missing no-words save-model batch-tokens ray "
+    "prompt-name reference-encoder order-from max-length levels depth width coupling permutation spectrum mean-share "
+    "demoted latent stop background background-words background-sentences init encoder-dropout epochs batch-size lr "
+    "save-steps log-dir debug any-model model-name max-queue-seconds timeout max-inputs max-body-mb max-connections "
+    "tokenizer-threads uds log-format"
+)
+RARE = {*RARELY.split()}
+SHORT = 10  # options, up to which --help has neither sections nor rare ones
+
+
+def _show_all(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        context.meta["help all"] = True
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
+
+
+HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, show_default=False,
+    help="Show the options that are rarely needed too, and exit.",
+)  # fmt: skip
+
+
+def name_option(option: click.Parameter) -> str:
+    """Return the long name of an option without its dashes."""
+    return option.opts[-1].lstrip("-")
+
+
 class Command(click.Command):
-    """A command that refuses an option which is given two values."""
+    """A command with help in sections, which refuses an option that is given two values."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        return [*params, HELP_ALL] if len(self.params) > SHORT else params
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        if HELP_ALL not in options:
+            super().format_options(ctx, formatter)
+            return
+        section_of = {name: section for section, names in SECTIONS.items() for name in names.split()}
+        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in (*SECTIONS, "Run")}
+        for option in options:
+            shown = "help all" in ctx.meta or name_option(option) not in RARE
+            if shown and (record := option.get_help_record(ctx)) is not None:
+                rows[section_of.get(name_option(option), "Run")].append(record)
+        for section, found in rows.items():
+            if found:
+                with formatter.section(section):
+                    formatter.write_dl(found)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         parser = self.make_parser(ctx)
@@ -70,6 +130,7 @@ MODEL = click.option(
     "'static' (English), 'multilingual' (thirty languages) and 'default' are the models in the package. "
     "[default: the environment variable FASTFLOW_MODEL, else 'default']",
 )
+MODELS = click.option("-m", "--model", "models", metavar="MODEL", multiple=True, help="As in fastflow embed; several.")
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; warnings stay.")
 
 
@@ -211,24 +272,6 @@ def corpus_options(command: Any) -> Any:
     return join_options(field, FORMAT, DELIMITER, NO_HEADER, QUOTING, ENCODING, errors_option())(take_layout(command))
 
 
-def replace_option(old: str, new: str) -> Callable[[Any], Any]:
-    """Make the option ``old``, refused because it is now ``new``."""
-    return refuse_option(old, f"{old} is called {new} now")
-
-
-def refuse_option(old: str, text: str, flag: bool = False) -> Callable[[Any], Any]:
-    """Make the option ``old``, refused with the sentence ``text``."""
-
-    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(text, context)
-
-    name = "old_" + old.removeprefix("--").replace("-", "_")  # because the new option may have the plain name
-    return click.option(
-        old, name, hidden=True, expose_value=False, callback=refuse, is_eager=True, is_flag=flag, default=None
-    )
-
-
 def model_named(argument: str | None, option: str | None) -> str | None:
     """Return the model, given as argument or with -m; raises a UsageError for both."""
     given = click.get_current_context().get_parameter_source("option") is ParameterSource.COMMANDLINE
@@ -241,6 +284,13 @@ def model_argument(command: Any) -> Any:
     """Add MODEL as an argument and as -m."""
     named = click.option("-m", "--model", "option", metavar="MODEL", envvar="FASTFLOW_MODEL", help="The same as MODEL.")
     return click.argument("model", required=False)(named(command))
+
+
+def list_models(given: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Return the models of -m, else of FASTFLOW_MODEL, else None; raises a UsageError for one that is named twice."""
+    if len(set(given)) < len(given):
+        raise UsageError("-m names a model twice: name each once")
+    return given or (os.environ.get("FASTFLOW_MODEL"),)
 
 
 def describe_output(output: Path, replaced: bool, unused: bool = False) -> str:
@@ -262,14 +312,6 @@ PRECISION = click.option(
     default="float32",
     help="Numbers in the output: int8 has one fixed range about 0, which the model stores; uint8 is int8 plus "
     "128; ubinary packs the signs, eight to a byte, and binary is ubinary minus 128.",
-)
-LOG_PROB = refuse_option(
-    "--log-prob", "--log-prob was removed: Runtime.log_prob gives log-densities in Python (docs/embed.md)", flag=True
-)
-RANGES = refuse_option(
-    "--ranges",
-    "--ranges was removed: int8 and uint8 take the range that the model stores; ranges= of Runtime.encode gives "
-    "another in Python",
 )
 DIM = click.option(
     "--dim",

@@ -52,13 +52,11 @@ if TYPE_CHECKING:
 @shared.errors_option("skip")
 @shared.DTYPE
 @shared.PRECISION
-@shared.RANGES
 @shared.DIM
 @shared.NORMALIZE
 @click.option("--batch-tokens", type=click.IntRange(1), help="Tokens computed at once (8192, on a GPU 32768).")
 @shared.THREADS
 @shared.DEVICE
-@shared.LOG_PROB
 @click.option(
     "--dedupe",
     is_flag=True,

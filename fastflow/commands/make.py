@@ -129,7 +129,6 @@ def export(model: str, to: str, output: Path, dim: int | None, normalize: bool, 
     help="The arithmetic; auto is float32.",
 )
 @shared.PRECISION
-@shared.RANGES
 @shared.DIM
 @shared.NORMALIZE
 @shared.THREADS

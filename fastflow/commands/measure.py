@@ -19,18 +19,21 @@ CUT = "texts longer than"  # begins the warning about cut texts
 
 @click.command("eval", cls=shared.Command)
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@shared.MODEL
+@shared.MODELS
 @shared.RUNS
 @shared.JSON
 @shared.QUIET
 def eval_command(
     tasks: tuple[Path, ...],
-    model: str | None,
+    models: tuple[str, ...],
     json_file: str | None,
     quiet: bool,
     **runs: Any,
 ) -> None:
-    """Measure a model on tasks.
+    """Measure a model on tasks, or compare models.
+
+    With several -m each model is a column: the best of a row has a star, each other the paired 95 % interval of its
+    distance.
 
     Tasks are scored pairs, labelled pairs, labelled texts, retrieval and bitext. A TASK is a TSV file without quoting,
     with a header that names its kind, or a folder of corpus.tsv, queries.tsv and qrels.tsv; .gz and .zst are unpacked.
@@ -53,6 +56,7 @@ def eval_command(
     Accuracy is how often the nearest line of the other file, by cosine, is the same line. It averages both
     ways between the first .txt file and each other. Three files or more have a table of all ways.
     """
+    from fastflow.evaluation.compare import compare, format_rows, measure_all
     from fastflow.evaluation.evaluate import (
         CountingEncoder,
         Pairs,
@@ -66,7 +70,21 @@ def eval_command(
     found = find_tasks(tasks)
     scored = [task for task in found if isinstance(task, Pairs)]
     others = [task for task in found if not isinstance(task, Pairs)]
-    runtime = open_runtime(model, **runs, quiet=quiet)
+    names, compared = shared.list_models(models), {}
+    if len(names) > 1:
+        fingerprints = {}
+        for name in names:
+            runtime = open_runtime(name, **runs, quiet=quiet)
+            with (
+                runtime,
+                Progress("eval", sum(len(task.texts) for task in found), "texts", shown=not quiet) as progress,
+            ):
+                compared[str(name)] = measure_all(CountingEncoder(runtime, progress.advance), found)
+            fingerprints[str(name)] = runtime.fingerprint
+        rows = compare(compared)
+        _write(format_rows(rows), {"models": fingerprints, "rows": rows}, json_file)
+        return
+    runtime = open_runtime(names[0], **runs, quiet=quiet)
     result: dict[str, Any] = {"model": runtime.info()["model"], "fingerprint": runtime.fingerprint}
     tables, total = [], sum(len(task.texts) for task in found)
     with warnings.catch_warnings(), Progress("eval", total, "texts", shown=not quiet) as progress:
@@ -80,8 +98,12 @@ def eval_command(
             tables.append(format_tasks(result["tasks"]))
     if runtime.truncated:
         say(f"fastflow: {format_count(runtime.truncated, 'texts')} cut at {runtime.info()['max_length']} tokens")
+    _write("\n\n".join(tables), result, json_file)
+
+
+def _write(text: str, result: dict[str, Any], json_file: str | None) -> None:
     if json_file != "-":
-        emit("\n\n".join(tables))
+        emit(text)
     if json_file:
         write_json(json_file, result)
 
@@ -104,7 +126,6 @@ def eval_command(
     callback=shared.check_free,
     help="The page.",
 )
-@shared.replace_option("--html", "--output (-o)")
 @shared.JSON
 @click.option(
     "--sts",
@@ -194,7 +215,6 @@ def report(
 )
 @click.option("--suite", metavar="NAME,...", help="Suites to run, or all.  [default: texts a second of the model]")
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), metavar="DIR", help="With all: a file a run.")
-@shared.replace_option("--out", "--output (-o)")
 @click.option(
     "--skip", default="", show_default=False, metavar="NAME,...", help="With all: suites or runs to leave out."
 )
@@ -257,10 +277,7 @@ def bench(
         from fastflow.bench.here import make_table, measure_here
 
         found = measure_here(model or os.environ.get("FASTFLOW_MODEL"), threads)
-        if json_file != "-":
-            emit(make_table(found))
-        if json_file is not None:
-            write_json(json_file, found)
+        _write(make_table(found), found, json_file)
         return
     if suite == "all":
         if out is None or model or against or shape or quick or json_file:

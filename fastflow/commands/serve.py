@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastflow.commands import MODEL, RUNS, Command
+from fastflow.commands import MODELS, RUNS, Command, list_models
 from fastflow.console import open_runtime, say
 from fastflow.errors import UsageError, need_extra
 from fastflow.serve import MIB, ServerSettings, read_keys
@@ -22,7 +22,14 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 @click.command(cls=Command)
-@MODEL
+@MODELS
+@click.option(
+    "--pull",
+    "pulled",
+    metavar="ORG/NAME[@REVISION]",
+    multiple=True,
+    help="Fetch a model of the Hugging Face Hub into the cache, or compare it there, and serve it.",
+)
 @click.option(
     "--search",
     "search_file",
@@ -78,9 +85,16 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--tokenizer-threads", type=click.IntRange(1), default=USUAL.tokenizer_threads, help="Threads to tokenize with."
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["none", "text", "json"]),
+    default="none",
+    help="A line a request: route, status, seconds and id, no text; none: only warnings.",
+)
 @RUNS
 def serve(
-    model: str | None,
+    models: tuple[str, ...],
+    pulled: tuple[str, ...],
     search_file: Path | None,
     reranker_folder: Path | None,
     host: str,
@@ -90,6 +104,7 @@ def serve(
     model_name: tuple[str, ...],
     truncate: str,
     max_body_mb: int,
+    log_format: str,
     device: str,
     dtype: str,
     threads: int | None,
@@ -104,6 +119,8 @@ def serve(
 
     Requests that come together are computed together; long lists and single texts take turns. SIGTERM lets running
     requests finish.
+
+    With several -m or --pull a request is answered by the model that it names in "model", else by the first.
 
     With --search, /search finds the rows of FILE.db that are most like a query, and the page has a field for it. The
     file is held in memory. Without -m its model is opened.
@@ -133,21 +150,38 @@ def serve(
                 settings = replace(settings, hosts=("localhost", host.lower()))
             elif uds is None and not settings.keys:
                 say(f"fastflow: warning: anyone who reaches {host} may use this server: no API key is set")
-            if model is None and search_file is not None and search_file.suffix == ".db":
-                model = find_model(search_file)
-            runtime = open_runtime(model, device, dtype, threads, quiet=False)
+            wanted: list[Any] = [(name, ()) for name in (() if pulled and not models else list_models(models))]
+            wanted += [_pull(name) for name in pulled]
+            if wanted[0][0] is None and search_file is not None and search_file.suffix == ".db":
+                wanted[0] = find_model(search_file), ()
+            served, alias = [], "default" not in [model for model, _ in wanted[1:]]
+            for at, (model, names) in enumerate(wanted):
+                runtime = open_runtime(model, device, dtype, threads, quiet=False)
+                served.append(ServedModel(runtime, (*(model_name if not at else ()), *names), first=alias and not at))
+            runtime = served[0].runtime
             searcher = None if search_file is None else Searcher(search_file, runtime, threads)
             scorer = None if reranker_folder is None else _open_scorer(reranker_folder, dtype, threads)
-            service = Service(ServedModel(runtime, model_name), settings, searcher=searcher, scorer=scorer)
+            service = Service(served[0], settings, searcher=searcher, scorer=scorer, others=served[1:])
             where = str(uds) if uds is not None else f"http://{_address(bound.getsockname())}"
-            line = f"fastflow: serving {service.model.names[0]} at {where}"
+            line = f"fastflow: serving {' and '.join(each.names[0] for each in served)} at {where}"
             if searcher is not None:
                 say(f"fastflow: searching {searcher.rows:,} rows of {search_file}")
-            run(service, bound, lambda: say(f"{line}, up to {service.engine.queue.batch:,} tokens in a batch"))
+            ready = f"{line}, up to {service.engine.queue.batch:,} tokens in a batch"
+            run(service, bound, lambda: say(ready), log_format)
         finally:
             if uds is not None:
                 uds.unlink(missing_ok=True)
     say("fastflow: stopped")
+
+
+def _pull(name: str) -> tuple[Path, tuple[str]]:
+    from fastflow.cache_folder import cache_directory
+    from fastflow.model.sharing import pull
+
+    folder = cache_directory(None) / "hub" / name.replace("/", "--")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    say(f"fastflow: {pull(name, folder)[0]} is in {folder}")
+    return folder, (name.partition("@")[0],)
 
 
 def _open_scorer(folder: Path, dtype: str, threads: int | None) -> PairScorer:

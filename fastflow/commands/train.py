@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fastflow.commands import QUIET, Command, corpus_options, replace_option
+from fastflow.commands import QUIET, Command, corpus_options
 from fastflow.console import plain_errors
 from fastflow.train.options import TrainOptions, add_options, check_extra, make_options
 from fastflow.version import __version__
@@ -42,7 +42,6 @@ class TrainCommand(Command):
 @click.option(
     "-o", "--output", "out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The model to make."
 )
-@replace_option("--out", "--output (-o)")
 @add_options(TrainOptions)
 @corpus_options
 @click.option(
@@ -51,7 +50,6 @@ class TrainCommand(Command):
     help="Keep pooled embeddings there; an interrupted pass of the encoder continues by itself. "
     "'fastflow cache' lists and removes them.  [default: ~/.cache/fastflow]",
 )
-@replace_option("--cache", "--cache-folder")
 @click.option("--resume", is_flag=True, help="Flow: continue from the last checkpoint of an interrupted run.")
 @click.option(
     "--eval",

@@ -23,6 +23,7 @@ SAMPLE = 2000  # the most words of a band to measure
 BLOCK = 256
 
 Matrix = NDArray[Any]
+Draws = NDArray[np.float64]
 
 
 def ranks(x: Matrix) -> NDArray[np.float64]:
@@ -55,13 +56,17 @@ class Measure(NamedTuple):
 
     def interval(self, seed: int = 0) -> tuple[float, float]:
         """Compute the 95 % bootstrap interval, shifted to the mean ``value``; Wilson's if no share differs from it."""
-        rng, n = np.random.default_rng(seed), self.units
+        n = self.units
         if self.shares and self.value in (0.0, 100.0):
             reach = 100 * WILSON / (n + WILSON)
             return (0.0, reach) if self.value == 0 else (100 - reach, 100.0)
-        drawn = np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(DRAWS)])
-        low, high = np.clip(interval_of(drawn, self.value), 0.0, 100.0)
+        low, high = np.clip(interval_of(self.draws(seed), self.value), 0.0, 100.0)
         return float(low), float(high)
+
+    def draws(self, seed: int = 0) -> Draws:
+        """Draw units with replacement; equal units and seed draw equal ones. Returns values (DRAWS,)."""
+        rng, n = np.random.default_rng(seed), self.units
+        return np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(DRAWS)])
 
 
 def mean_of(values: Matrix) -> Measure:

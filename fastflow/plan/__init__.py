@@ -101,6 +101,11 @@ def _recolour(builder: Builder, stage: Stage) -> None:
     builder.scale(np.ones(len(mean)), stage.params["shift"])
 
 
+def _linear(builder: Builder, stage: Stage) -> None:
+    builder.dense(stage.params["matrix"].T)
+    builder.scale(np.ones(len(stage.params["shift"])), stage.params["shift"])
+
+
 def _flow(builder: Builder, stage: Stage) -> None:
     s = stage.settings
     for level in range(s["levels"]):
@@ -142,5 +147,6 @@ def _lu(step: dict[str, Array]) -> Array:
 
 
 _FOLDS = {
-    "standardize": _standardize, "nullspace": _nullspace, "whiten": _whiten, "recolour": _recolour, "flow": _flow,
+    "standardize": _standardize, "nullspace": _nullspace, "whiten": _whiten, "recolour": _recolour,
+    "linear": _linear, "flow": _flow,
 }  # fmt: skip

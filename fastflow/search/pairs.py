@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,19 +20,13 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files.read.matrix import MatrixRows
-from fastflow.kernels.search import reference
 from fastflow.options import check_texts, iterate_in_order
-from fastflow.search.scan import PIECE, TINY, encode_bytes
+from fastflow.search.scan import PIECE, TINY, encode_bytes, kernels
 from fastflow.transforms.vectors import check_count
 from fastflow.values import short
 
 if TYPE_CHECKING:
     from fastflow.runtime import Runtime
-
-try:
-    from fastflow.kernels.search import cpu
-except ImportError:  # built without a compiler
-    cpu = None  # type: ignore[assignment]
 
 Rows = NDArray[np.int64]
 EDGE = np.dtype([("earlier", "<i4"), ("later", "<i4"), ("cosine", "<f8")])
@@ -130,14 +123,13 @@ class Comparison:
         """Compare a strip; return its EDGEs, ordered by later and earlier place."""
         mine, others = self._codes, self._others
         least = np.float32(self.above) - mine.residual
-        run: Any = reference.compare if cpu is None else partial(cpu.compare, threads=self.threads)
         given = (mine.codes, mine.scale, least, others.codes, others.scale, self._slack, *self.strips[number])
-        pairs, found = run(*given, self._room)
+        pairs, found = kernels.compare(*given, self._room, self.threads)
         if found > MOST:
             raise refuse_pairs(found, self.above)
         if found > self._room:
             self._room = found
-            pairs, _ = run(*given, found)
+            pairs, _ = kernels.compare(*given, found, self.threads)
         edges = np.empty(len(pairs), EDGE)
         edges["earlier"], edges["later"] = self._lines[pairs[:, 0]], self._columns[pairs[:, 1]]
         for start in range(0, len(edges), PIECE):

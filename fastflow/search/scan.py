@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,10 +30,9 @@ from fastflow.values import short
 if TYPE_CHECKING:
     from fastflow.session import Session
 
-try:
+kernels: Any = reference
+with suppress(ImportError):  # built without a compiler
     from fastflow.kernels.search import cpu as kernels
-except ImportError:  # built without a compiler
-    kernels = reference  # type: ignore[assignment]
 
 Floats = NDArray[np.float64]
 SLACK, WIDEST = 2.0**-23, 2**21

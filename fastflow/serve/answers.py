@@ -100,7 +100,7 @@ async def answer_embeddings(service: Service, request: Request, asked: Values) -
 
 async def answer_models(service: Service, request: Request, asked: Values) -> Response:
     """Answer with each name."""
-    return JSONResponse({"object": "list", "data": [_describe(service, name) for name in service.model.names]})
+    return JSONResponse({"object": "list", "data": [_describe(service, name) for name in service.names]})
 
 
 async def answer_model(service: Service, request: Request, asked: Values) -> Response:
@@ -110,13 +110,19 @@ async def answer_model(service: Service, request: Request, asked: Values) -> Res
 
 
 def _describe(service: Service, name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "fastflow", "root": service.model.names[0]}
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "fastflow",
+        "root": service.choose(name).model.names[0],
+    }
 
 
 def check_name(service: Service, name: str, names: Sequence[str] = ()) -> None:
-    """Refuse a model of another name than ``names``, or than the model's."""
-    if name not in (names or service.model.names) and not service.settings.any_model:
-        known = " or ".join(names or service.model.names)
+    """Refuse a model of another name than ``names``, or than the models'."""
+    if name not in (names or service.names) and not service.settings.any_model:
+        known = " or ".join(names or service.names)
         message = f"the model {name:.80} does not exist here; this server has {known}; --any-model takes every name"
         raise Refused("model", message, "model")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hmac import compare_digest
 from importlib.resources import files
 from ipaddress import ip_address
 from typing import Any
+from uuid import uuid4
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,14 +20,16 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fastflow.serve.answers import answer_embeddings
 from fastflow.serve.engine import Gone
 from fastflow.serve.requests import STRING, Refused, Values, refuse_for_now
 from fastflow.serve.routes import Endpoint, declare, describe
 from fastflow.serve.service import Service
 
 GONE = 499  # nginx' status for a closed connection
+REQUEST_ID = re.compile(rb"[\w.:-]{1,128}")
 HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::\d*)?")
 NO_FILE = "no file is loaded to search: start the server with --search FILE.db"
 LEFT_OUT = {  # route of TEI -> why this server lacks it
@@ -43,6 +48,7 @@ FILES = {
     "/docs.js": ("docs.js", "text/javascript"),
     "/favicon.ico": ("favicon.svg", "image/svg+xml"),
 }
+access = logging.getLogger("fastflow.access")
 POLICY = (  # our script and style sheet only; text cannot become markup
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -62,10 +68,11 @@ def make_app(service: Service) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        for engine in service.engines:
+        engines = [engine for each in service.every for engine in each.engines]
+        for engine in engines:
             engine.start()
         yield
-        for engine in service.engines:
+        for engine in engines:
             engine.stop()
         if service.searcher is not None:
             service.searcher.close()
@@ -87,8 +94,9 @@ def make_app(service: Service) -> Starlette:
     for endpoint in endpoints:
         for path in endpoint.paths:
             methods.setdefault(path, {})[endpoint.method] = endpoint
+    others = {each: {path: one for one in declare(each) for path in one.paths} for each in service.every[1:]}
     app = Starlette(
-        routes=[_make_route(service, path, found) for path, found in methods.items()],
+        routes=[_make_route(service, path, found, others) for path, found in methods.items()],
         middleware=[Middleware(Guard, service=service, endpoints=endpoints)],
         exception_handlers={Refused: _refuse, HTTPException: _refuse_path, Exception: _fail}
         | dict.fromkeys((ClientDisconnect, Gone), _leave),
@@ -99,11 +107,19 @@ def make_app(service: Service) -> Starlette:
     return app
 
 
-def _make_route(service: Service, path: str, methods: dict[str, Endpoint]) -> Route:
+def _make_route(
+    service: Service, path: str, methods: dict[str, Endpoint], others: dict[Service, dict[str, Endpoint]]
+) -> Route:
     async def answer(request: Request) -> Response:
-        endpoint = methods["POST" if request.method == "POST" else "GET"]
-        values = {} if endpoint.body is None else endpoint.body.read("", await service.read(request))
-        return await endpoint.answer(service, request, values)
+        endpoint, chosen = methods["POST" if request.method == "POST" else "GET"], service
+        if endpoint.body is None:
+            return await endpoint.answer(service, request, {})
+        body = await service.read(request)
+        if others and endpoint.answer is answer_embeddings and isinstance(body, dict):
+            chosen = service.choose(body.get("model"))
+            endpoint = endpoint if chosen is service else others[chosen][path]
+        assert endpoint.body is not None  # noqa: S101
+        return await endpoint.answer(chosen, request, endpoint.body.read("", body))
 
     return Route(path, answer, methods=[*methods])
 
@@ -162,6 +178,7 @@ class Guard:
         self.app, self.service = app, service
         self._public = {path for each in endpoints if each.public for path in each.paths}
         self._engines = {path: each.computed for each in endpoints if each.computed is not None for path in each.paths}
+        self._paths = {path for each in endpoints for path in each.paths}
         self._keys = [key.encode("ascii") for key in service.settings.keys]
         self._hosts = () if self._keys else service.settings.hosts
 
@@ -169,18 +186,41 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        try:
-            self._check(scope["method"], scope["path"], dict(scope["headers"]))
-        except Refused as refused:
-            self.service.metrics.count("te_request_failure", err=refused.kind)
-            await refused.make_response(scope["path"])(scope, receive, send)
-            return
+        began, headers, status = time.perf_counter(), dict(scope["headers"]), GONE
+        given = headers.get(b"x-request-id", b"")
+        name = given.decode() if REQUEST_ID.fullmatch(given) else uuid4().hex
+
+        async def reply(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
+            await send(message)
+
         self.service.active += 1
         try:
-            await self.app(scope, receive, send)
+            self._check(scope["method"], scope["path"], headers)
+            await self.app(scope, receive, reply)
+        except Refused as refused:
+            self.service.metrics.count("te_request_failure", err=refused.kind)
+            await refused.make_response(scope["path"])(scope, receive, reply)
         finally:
             self.service.active -= 1
             self.service.bodies -= scope.get("state", {}).get("held", 0)
+            self._record(scope, status, time.perf_counter() - began, name)
+
+    def _record(self, scope: Scope, status: int, seconds: float, name: str) -> None:
+        route = self._name_route(scope["path"])
+        self.service.metrics.count("fastflow_requests", route=route, status=str(status))
+        self.service.metrics.duration.labels(route).observe(seconds)
+        entry = {"method": scope["method"], "route": route, "status": status, "seconds": round(seconds, 6), "id": name}
+        access.info("%(method)s %(route)s %(status)s %(seconds)s s, request %(id)s", entry)
+
+    def _name_route(self, path: str) -> str:
+        """Return the declared path; a path of a client's own would be a new label each time."""
+        if path.startswith("/v1/models/"):
+            return "/v1/models/{name}"
+        return path if path in self._paths else "other"
 
     def _check(self, method: str, path: str, headers: dict[bytes, bytes]) -> None:
         if self._hosts and b"host" in headers and not self._is_own(headers[b"host"].decode("latin-1").lower()):
@@ -197,7 +237,7 @@ class Guard:
         length = headers.get(b"content-length", b"")
         if length.isdigit():
             self.service.check_size(int(length))
-        if engine is not None:
+        if engine is not None and (engine or len(self.service.every) == 1):  # else the body names the queue
             self.service.engines[engine].check_wait()
 
     def _is_own(self, host: str) -> bool:

@@ -82,16 +82,19 @@ class BatchEngine:
 
     clock = staticmethod(time.monotonic)
 
-    def __init__(self, model: BatchModel, settings: ServerSettings, rate: float) -> None:
+    def __init__(
+        self, model: BatchModel, settings: ServerSettings, rate: float, turn: threading.Lock | None = None
+    ) -> None:
         most = model.batch_tokens
-        turn = max(1, min(most, int(rate * settings.batch)) // TURNS)
-        bounds = Bounds(settings.batch, min(LEAST, most), most, turn, settings.max_queue, settings.timeout)
+        piece = max(1, min(most, int(rate * settings.batch)) // TURNS)
+        bounds = Bounds(settings.batch, min(LEAST, most), most, piece, settings.max_queue, settings.timeout)
         self.queue: Queue[EmbedJob] = Queue(bounds, rate)
         self.model = model
         self.observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None  # called after each batch
         self.busy_since: float | None = None  # when the current batch began
         self._wake = threading.Condition()  # guards the queue
         self._stopping = False
+        self.turn = turn or threading.Lock()  # models of one server compute in turn
         self._thread = threading.Thread(target=self._run, name="fastflow-compute", daemon=True)
         self._tokenizers = ThreadPoolExecutor(settings.tokenizer_threads, "fastflow-tokenize")
 
@@ -204,9 +207,10 @@ class BatchEngine:
                     batch, late = self.queue.take(self.clock())
             if self._stopping:
                 return
-            self.busy_since = began = self.clock()
-            parts = [Part(take_texts(each.tokens, start, stop), each.options) for each, start, stop in batch]
-            found = compute(self.model.embed, parts)  # texts that arrive meanwhile join the next batch
+            with self.turn:
+                self.busy_since = began = self.clock()
+                parts = [Part(take_texts(each.tokens, start, stop), each.options) for each, start, stop in batch]
+                found = compute(self.model.embed, parts)  # texts that arrive meanwhile join the next batch
             ended, self.busy_since = self.clock(), None
             self._loop.call_soon_threadsafe(self._deliver, batch, late, found, began, ended)
 

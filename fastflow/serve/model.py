@@ -98,15 +98,15 @@ class PairScorer(BatchModel):
 
 
 class ServedModel(BatchModel):
-    """The model of a server; answers have the first of ``names``."""
+    """A model of a server; answers have the first of ``names``. The ``first`` model answers to default too."""
 
-    def __init__(self, runtime: Runtime, names: Sequence[str] = ()) -> None:
+    def __init__(self, runtime: Runtime, names: Sequence[str] = (), first: bool = True) -> None:
         self.runtime, self.opened, self.info = runtime, runtime.session, runtime.info()
         runtime.tokenizer.threads = 1  # other requests use the other cores
         self.max_length, self.batch_tokens = runtime.tokenizer.max_length, self.opened.backend.batch_tokens
         path = self.info["model"]
         own = [path if path == "default" else Path(path).name]
-        self.names = tuple(dict.fromkeys([*names, *own, "default"]))
+        self.names = tuple(dict.fromkeys([*names, *own, *["default"] * first]))
         self.normalize = self.info["similarity"] == "cosine"
 
     def tokenize(self, texts: Sequence[str], prompt: str) -> Tokens:

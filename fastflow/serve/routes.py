@@ -242,7 +242,7 @@ def _declare_fields(service: Service) -> dict[str, Field]:
 
 
 def _take_model(service: Service, names: Sequence[str] = ()) -> Field:
-    schema: Schema = STRING if service.settings.any_model else {"enum": [*(names or service.model.names)]}
+    schema: Schema = STRING if service.settings.any_model else {"enum": [*(names or service.names)]}
     field = requests.take_string("a name of the reranker" if names else "a name of /v1/models", schema)
     field = field._replace(meaning=f"{field.meaning}; may be left out")
 

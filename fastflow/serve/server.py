@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import logging
 import math
 import os
@@ -101,15 +102,18 @@ class Server(uvicorn.Server):
         return any(connection.cycle is None for connection in connections)
 
 
-def run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve on ``bound`` until a signal; ``ready`` is called when requests are taken."""
+def run(service: Service, bound: socket.socket, ready: Callable[[], None], log_format: str = "none") -> None:
+    """Serve on ``bound`` until a signal; ``ready`` is called when requests are taken.
+
+    ``log_format``: text or json logs each request, none only warnings.
+    """
     config = uvicorn.Config(
         make_app(service), http=make_protocol(service), ws="none", lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=5, loop="asyncio",
         backlog=BACKLOG,
     )  # fmt: skip
     allow_files(service.settings.max_connections + SPARE)
-    _configure_log()
+    _configure_log(log_format)
     server = Server(config, service, ready)
     asyncio.run(server.serve(sockets=[bound]))
     if not server.started:
@@ -200,10 +204,19 @@ class LogFormatter(logging.Formatter):
         return "\n".join(f"<{level}>{part}" for part in line.split("\n"))
 
 
-def _configure_log() -> None:
+class JsonFormatter(logging.Formatter):
+    """Formats a line of the log as a JSON object; a request's has its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = record.args if isinstance(record.args, dict) else {"message": super().format(record)}
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        return json.dumps({"time": f"{when}.{int(record.msecs):03}Z", "level": record.levelname.lower(), **said})
+
+
+def _configure_log(log_format: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter())
-    for name in ("fastflow.serve", "uvicorn.error"):
+    handler.setFormatter(JsonFormatter() if log_format == "json" else LogFormatter())
+    for name in ("fastflow.serve", "uvicorn.error", "fastflow.access"):
         found = logging.getLogger(name)
         found.handlers, found.propagate = [handler], False
-        found.setLevel(logging.WARNING)
+        found.setLevel(logging.INFO if name == "fastflow.access" and log_format != "none" else logging.WARNING)

@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.requests import Request
 
+from fastflow.errors import UsageError
 from fastflow.serve import MIB, ServerSettings
 from fastflow.serve.engine import BatchEngine, EmbedResult, Gone, Times
 from fastflow.serve.model import BatchModel, EmbedOptions, PairScorer, ServedModel
@@ -23,6 +25,7 @@ STUCK = 60.0  # seconds in one batch until the server is unhealthy
 DURATIONS = [1e-5 * 1.5**i for i in range(1, 40)]  # 15 microseconds to 73 seconds
 LENGTHS = [2.0**i for i in range(14)]
 COUNTERS = {
+    "fastflow_requests": "Answers by route and status",
     "te_request_count": "Requests that were read, single or batch",
     "te_request_success": "Requests that were answered, single or batch",
     "te_request_failure": "Requests that were refused, by reason",
@@ -54,6 +57,10 @@ class Metrics:
         self.queue_size = Gauge("te_queue_size", "Requests that wait or are computed", registry=self.registry)
         self.queue_seconds = Gauge("fastflow_queue_seconds", "Seconds of work that wait", registry=self.registry)
         self.rate = Gauge("fastflow_tokens_per_second", "Tokens computed in a second, lately", registry=self.registry)
+        self.duration = Histogram(
+            "fastflow_request_duration", "Seconds of an answer by route", ["route"], buckets=DURATIONS,
+            registry=self.registry,
+        )  # fmt: skip
         self.search = self._add("fastflow_search_duration", "Seconds that the file was searched for a query")
 
     def _add(self, name: str, help: str, buckets: Iterable[float] = DURATIONS) -> Histogram:
@@ -95,23 +102,32 @@ class Service:
     def __init__(
         self, model: ServedModel, settings: ServerSettings, rate: float | None = None,
         searcher: Searcher | None = None, scorer: PairScorer | None = None,
+        others: Sequence[ServedModel] = (), main: Service | None = None,
     ) -> None:  # fmt: skip
         self.model, self.settings, self.searcher, self.scorer = model, settings, searcher, scorer
-        self.metrics = Metrics()
-        self.engine = self._make_engine(model, rate)
+        self.metrics: Metrics = Metrics() if main is None else main.metrics
+        self.engine: BatchEngine = self._make_engine(model, rate, None if main is None else main.engine.turn)
         self.engines = [self.engine, *([] if scorer is None else [self._make_engine(scorer, rate)])]
         self.active = 0
         self.bodies = 0  # bytes of unanswered requests
         self.draining = False
+        self.every: tuple[Service, ...] = (self, *(Service(each, settings, rate, main=self) for each in others))
+        self.names = tuple(name for each in self.every for name in each.model.names)
+        if twice := [name for name, count in Counter(self.names).items() if count > 1]:
+            raise UsageError(f"two models have the name {twice[0]}: rename a directory, or serve one of them")
 
-    def _make_engine(self, model: BatchModel, rate: float | None) -> BatchEngine:
-        engine = BatchEngine(model, self.settings, rate or model.measure_rate())
+    def _make_engine(self, model: BatchModel, rate: float | None, turn: Lock | None = None) -> BatchEngine:
+        engine = BatchEngine(model, self.settings, rate or model.measure_rate(), turn)
         engine.observe = self._observe
         return engine
 
     @property
     def healthy(self) -> bool:
-        return not (self.draining or any(engine.is_stuck(STUCK) for engine in self.engines))
+        return not (self.draining or any(e.is_stuck(STUCK) for each in self.every for e in each.engines))
+
+    def choose(self, name: Any) -> Service:
+        """Return the service of the model ``name``, else of the first model."""
+        return next((each for each in self.every if name in each.model.names), self)
 
     async def read(self, request: Request) -> Any:
         kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
@@ -165,10 +181,10 @@ class Service:
         return bytes(await self.engine.run_in_thread(call, *arguments))
 
     def make_metrics_page(self) -> bytes:
-        queue, metrics = self.engine.queue, self.metrics
-        metrics.queue_size.set(queue.jobs)
-        metrics.queue_seconds.set((queue.work + queue.running) / queue.rate)
-        metrics.rate.set(queue.rate)
+        queues, metrics = [each.engine.queue for each in self.every], self.metrics
+        metrics.queue_size.set(sum(queue.jobs for queue in queues))
+        metrics.queue_seconds.set(sum((queue.work + queue.running) / queue.rate for queue in queues))
+        metrics.rate.set(queues[0].rate)
         return metrics.text()
 
     def _observe(self, texts: int, tokens: int, spent: float) -> None:

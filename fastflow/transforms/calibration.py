@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from fastflow.errors import FastflowError, UsageError
 from fastflow.values import is_whole, short
 
-KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace")
+KINDS = ("flow", "recolour", "whiten", "standardize", "nullspace", "linear")
+PYTHON = "python"  # a kind that no file has: the settings have an object with ``transform``, and its width
 SETTINGS: dict[str, tuple[str, ...] | type[int]] = {
     "levels": int, "depth": int, "width": int,
     "coupling": ("additive", "affine"), "permutation": ("reversal", "random", "lu"),
@@ -42,7 +43,9 @@ class Stage:
         return Stage(self.kind, self.settings, params)
 
     def dims(self, inputs: int) -> int:
-        return int(self.params["matrix"].shape[1]) if self.kind == "whiten" else inputs
+        if self.kind == PYTHON:
+            return int(self.settings["dim"])
+        return int(self.params["matrix"].shape[1]) if self.kind in ("whiten", "linear") else inputs
 
 
 def apply(stages: Sequence[Stage], x: Any) -> Any:
@@ -52,9 +55,23 @@ def apply(stages: Sequence[Stage], x: Any) -> Any:
     for stage in stages:
         if stage.kind == "flow":
             x, _ = apply_with_log_det(stage, x)
+        elif stage.kind == PYTHON:
+            x = transform_in_python(stage.settings["object"], x)
         else:
             x = getattr(equations, stage.kind)(x, **stage.params)
     return x
+
+
+def transform_in_python(calibration: Any, x: Any) -> NDArray[Any]:
+    """Call ``calibration.transform`` on float32 (B, D); raises a FastflowError unless it gives numbers (B, D')."""
+    z = np.asarray(calibration.transform(np.ascontiguousarray(x, np.float32)))
+    if z.ndim != 2 or len(z) != len(x) or z.dtype.kind != "f":
+        name = type(calibration).__name__
+        raise FastflowError(
+            f"{name}.transform gave {z.dtype} of shape {z.shape} for {len(x)} rows: it must return floats of shape "
+            f"({len(x)}, k)"
+        )
+    return z
 
 
 def apply_wide(stages: Sequence[Stage], x: Any) -> NDArray[np.float64]:
@@ -78,6 +95,15 @@ def log_volume(matrix: NDArray[Any]) -> float:
     return float(np.linalg.slogdet(kept.T @ kept)[1] / 2)
 
 
+def check_saved(stages: Sequence[Stage]) -> None:
+    """Raise a UsageError for a calibration that only this process has."""
+    if any(stage.kind == PYTHON for stage in stages):
+        raise UsageError(
+            f"{describe(stages)} is not linear, so no model or copy of it can be saved: a model's files hold no code; "
+            "use Fit.runtime() in this process"
+        )
+
+
 def output_dim(stages: Sequence[Stage], inputs: int) -> int:
     """Return the output width for ``inputs`` columns."""
     for stage in stages:
@@ -96,8 +122,10 @@ def describe(stages: Sequence[Stage]) -> str:
             words.append(
                 f"recolour(spectrum {s['spectrum']:g}, mean share {s['mean_share']:g}, {s['demoted']} demoted)"
             )
-        elif stage.kind == "whiten":
-            words.append(f"whiten({stage.params['matrix'].shape[1]})")
+        elif stage.kind in ("whiten", "linear"):
+            words.append(f"{stage.kind}({stage.params['matrix'].shape[1]})")
+        elif stage.kind == PYTHON:
+            words.append(f"{type(s['object']).__name__} in Python")
         elif stage.kind == "nullspace":
             name = "components" if keeps_mean([stage]) else "nullspace"
             words.append(f"{name}({stage.params['directions'].shape[0]})")
@@ -108,6 +136,8 @@ def describe(stages: Sequence[Stage]) -> str:
 
 def keeps_mean(stages: Sequence[Stage]) -> bool:
     """Return whether embeddings may have a mean other than 0."""
+    if stages and stages[-1].kind in ("linear", PYTHON):
+        return True
     if stages and stages[-1].kind == "recolour":
         return bool(stages[-1].params["shift"].any())
     return all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages)
@@ -131,6 +161,10 @@ def check(stages: Sequence[Stage], inputs: int) -> None:
             _check_array(f"calibration stage {position} ({stage.kind}), array {name}", stage.params[name], shape)
         if stage.kind == "standardize" and not (stage.params["deviation"] > 0).all():
             raise FastflowError(f"calibration stage {position} (standardize), array deviation: must be above 0")
+        if stage.kind == "linear" and len(stage.params["shift"]) != stage.dims(inputs):
+            raise FastflowError(
+                f"calibration stage {position} (linear), array shift: must be as long as a row of matrix"
+            )
         if not (inputs := stage.dims(inputs)):
             raise FastflowError(f"calibration stage {position} ({stage.kind}), array matrix: leaves no dimension")
 
@@ -154,6 +188,8 @@ def list_shapes(stage: Stage, dim: int) -> dict[str, tuple[int | None, ...]]:
         return {"mean": (dim,), "directions": (None, dim)}
     if stage.kind == "whiten":
         return {"mean": (dim,), "matrix": (dim, None)}
+    if stage.kind == "linear":
+        return {"matrix": (dim, None), "shift": (None,)}
     if stage.kind == "recolour":
         _check_recolour(stage.settings, dim)
         return {"mean": (dim,), "matrix": (dim, dim), "shift": (dim,)}

@@ -46,6 +46,11 @@ def recolour(x: Array, mean: Array, matrix: Array, shift: Array) -> Array:
     return (x - mean) @ matrix + shift
 
 
+def linear(x: Array, matrix: Array, shift: Array) -> Array:
+    """Compute x matrix + shift. matrix: (D, k), shift: (k,)."""
+    return x @ matrix + shift
+
+
 def coupling_net(x: Array, params: Params, prefix: str) -> Array:
     """Compute the coupling's network (B, h) -> (B, o). weight1 (w, h), weight2 (w, w), weight3 (o, w)."""
     xp = _namespace(x)

@@ -38,7 +38,7 @@ def products(rows: NDArray[np.float32], queries: NDArray[np.float32], _: int | N
 
 def compare(
     codes: NDArray[np.int8], scale: Floats, least: Floats, others: NDArray[np.int8], other_scale: Floats, slack: Floats,
-    begin: int, end: int, room: int,
+    begin: int, end: int, room: int, threads: int | None = None,
 ) -> tuple[NDArray[np.int32], int]:  # fmt: skip
     """Compute ``cpu.compare``; products are float64."""
     found = [np.empty((0, 2), np.int64)]

@@ -9,6 +9,7 @@ machine with the commit or date. What is no measurement is in LIMITS.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from functools import cache, reduce
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from support.figures import found_together, number
+from support.figures import found_together, number, read_groups
 from support.places import ROOT
 
 RESULTS = ROOT / "bench" / "results"
@@ -55,6 +56,7 @@ LIMITS: dict[str, tuple[str, ...]] = {  # settings, bounds and counts by arithme
         "at least 30 % of its first", "is below 0.3",
         *(f"| {row} | " for row in (  # two rows of quality.json in one: test_figures.py
             "standardize", "nullspace", "whiten", "flow, as in the paper ([options](calibrate.md#choose))",
+            "last layer", "first-last", "`--preset whitening`, on the target", "`--preset paper`, on the target",
             "token weights alone (`--method none`)", "the default of `fastflow-train`, but fitted to all texts",
         )),
     ),
@@ -182,6 +184,15 @@ def test_claims_are_seen():
     assert files_in("[a](../bench/results/verdicts.md#bursts-of-requests)", page) == (RESULTS / "serve-burst.json",)
     assert found_together(["78.9", "60.0"], sections()["encoders-tuned-for-similarity"])
     assert not found_together(["78.9", "61.0"], sections()["encoders-tuned-for-similarity"])
+
+
+def test_a_time_of_a_busy_run_has_no_source(tmp_path):
+    run = {"machine": {"processors_usable": 2, "processors_used_by_others": 0.43}, "rows": [{"s_s": 12.5, "mb": 7.5}]}
+    for used, found in ((0.43, [(7.5,)]), (0.1, [(12.5, 7.5)])):
+        run["machine"]["processors_used_by_others"] = used
+        path = tmp_path / f"{used}.json"
+        path.write_text(json.dumps({"runs": [run]}), encoding="utf-8")
+        assert [group for group in read_groups(path) if 7.5 in group] == found
 
 
 def test_limits_are_in_their_pages():

@@ -15,6 +15,9 @@ from fastflow.cli import NAMES
 
 from support.places import ROOT, USERS
 from support.processes import run_limited
+from support.servers import serving_process
+
+COMPOSE = (ROOT / "examples" / "compose.yaml").read_text(encoding="utf-8")
 
 BASE_MB, MOST_MB = 52, 200  # of the packages of Debian in the image's base, and of the whole image
 
@@ -73,12 +76,41 @@ def test_a_shell_completes_commands_and_options(words, wanted):
     assert {line.partition(",")[2] for line in done.stdout.split()} == wanted
 
 
+def ignored_paths():
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_history_environments_and_outputs_do_not_go_into_the_image():
+    assert {".git", "ENV", "**/*.db", "**/*.so"} <= {*ignored_paths()}
+    build = (ROOT / "examples" / "Dockerfile").read_text(encoding="utf-8")
+    assert "COPY . /src" in build, "the list is of this copy"
+
+
+@pytest.mark.whole
+def test_the_command_of_compose_serves_two_models(tmp_path):
+    """The service of examples/compose.yaml, in a process in place of its image."""
+    words = re.search(r"^ +command: \[(.*)\]$", COMPOSE, re.M)[1].split(", ")
+    assert words[:3] == ["serve", "--host", "0.0.0.0"]
+    check = re.search(r"urlopen\(\'http://127.0.0.1:8080(/\w+)\'\)", COMPOSE)[1]
+    key = {"FASTFLOW_API_KEY": "change-me"}
+    with serving_process(*words[1:], folder=tmp_path, env=key) as server:
+        assert server.get(check).status == 200
+        send = {"authorization": "Bearer change-me"}
+        for name, width in (("static", 256), ("multilingual", 256)):
+            found = server.ask("POST", "/v1/embeddings", {"input": "a", "model": name}, send).json
+            assert (found["model"], len(found["data"][0]["embedding"])) == (name, width)
+        assert server.post("/v1/embeddings", {"input": "a"}).status == 401
+
+
 @pytest.mark.whole
 def test_the_lines_of_the_image_install_a_server_that_embeds(tmp_path):
     """Every line but Debian's own packages, in a virtual environment in place of the image."""
     lines = (ROOT / "examples" / "Dockerfile").read_text(encoding="utf-8").splitlines()
-    ignored = shutil.ignore_patterns(".git", "build", "*.egg-info", "__pycache__", "*.so", "_cpu.c", ".*_cache")
+    names = [line.rpartition("/")[2] for line in ignored_paths()]
+    ignored = shutil.ignore_patterns(*names, "*.egg-info", "_cpu.c", ".*_cache")
     shutil.copytree(ROOT, tmp_path / "src", ignore=ignored)
+    assert not (tmp_path / "src" / "tests").exists()
     runs = [line.removeprefix("RUN ") for line in lines if line.startswith("RUN ") and "apt-get" not in line]
     assert len(runs) == 3
     compiler = tmp_path / "cc"  # -O3 would take twice as long

@@ -94,6 +94,12 @@ def test_every_run_once_and_ranges(tmp_path, monkeypatch, started):
     ]  # fmt: skip
     (found,) = json.loads((tmp_path / cli.RANGES).read_text())["ranges"]
     assert found == {"name": "B = 1024", "threads": 2, "least": 2.0, "largest": 6.0, "runs": 5}
+    loud = json.loads((tmp_path / "flow-1.json").read_text())
+    loud["machine"]["processors_used_by_others"] = 0.5
+    (tmp_path / "flow-1.json").write_text(json.dumps(loud))
+    cli.run_every(tmp_path, runs=RUNS)
+    (found,) = json.loads((tmp_path / cli.RANGES).read_text())["ranges"]
+    assert (found["runs"], found["least"]) == (4, 3.0), "a busy run is left out"
     cli.run_every(tmp_path, runs=RUNS)
     assert len(commands) == 6, "all are of this commit"
     (tmp_path / "flow-3.json").write_text("{")

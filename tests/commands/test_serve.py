@@ -22,7 +22,12 @@ from support.processes import run_limited
 from support.servers import WAIT, request, serving, serving_process
 
 TEXTS = {"inputs": ["a secret sentence of some words"] * 1500}
-NO_COUNTERS = ("fastflow_queue_seconds", "fastflow_tokens_per_second", "fastflow_search_duration")
+NO_COUNTERS = (
+    "fastflow_request_duration",
+    "fastflow_queue_seconds",
+    "fastflow_tokens_per_second",
+    "fastflow_search_duration",
+)
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
 ASKED = request("/embed", b'{"inputs": "a"}').replace(b"host: a", b"host: localhost")
 

@@ -1,4 +1,7 @@
-"""The numbers of a file of bench/results that belong together: of a record, or of a table that its rows make."""
+"""The numbers of a file of bench/results that belong together: of a record, or of a table that its rows make.
+
+Times and ratios of a run that the bench calls busy are no numbers that a page may quote.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fastflow.bench.report.table import is_busy
+
 Group = tuple[float, ...]
 Row = dict[str, Any]
 FIGURE = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-\d+)?")
@@ -22,6 +27,7 @@ KINDS = {  # of the sets of a study
     **dict.fromkeys(("msrp", "quora-duplicates"), "duplicates"),
 }
 BASELINES = ("raw", "weights", "package", "as it is")  # candidates that others are compared with
+TIMED = re.compile(r".*_(?:m?s|fraction)|ratio|times_floor|gflops|gbs")
 PRINTED = (
     "gain", "max_abs_err", "least_cosine", "tokens", "median_ms", "p99_ms", "texts_per_s", "refused_p99_ms", "refused",
     "batch_ms",
@@ -34,7 +40,7 @@ def read_groups(path: Path) -> tuple[Group, ...]:
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".json":
         return tuple(tuple(map(number, FIGURE.findall(line))) for line in text.splitlines())
-    report = unpack(json.loads(text))
+    report = unpack(drop_busy_times(json.loads(text)))
     found = list(records(report))
     for rows in tables(report):
         if "step" in rows[0] or "median_ms" in rows[0]:
@@ -61,6 +67,26 @@ def unpack(value: Any) -> Any:
     if set(value) == {"names", "values"}:
         return [dict(zip(value["names"], row, strict=True)) for row in unpack(value["values"])]
     return {name: unpack(each) for name, each in value.items()}
+
+
+def drop_busy_times(value: Any) -> Any:
+    """A report without the times and ratios of its busy runs; their sizes and scores stay."""
+    if isinstance(value, list):
+        return [drop_busy_times(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    machine = value.get("machine")
+    if isinstance(machine, dict) and is_busy({"processors_used_by_others": None} | machine):
+        return drop_times({name: part for name, part in value.items() if name != "ratios"})
+    return {name: drop_busy_times(part) for name, part in value.items()}
+
+
+def drop_times(value: Any) -> Any:
+    if isinstance(value, list):
+        return [drop_times(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: drop_times(part) for name, part in value.items() if not TIMED.fullmatch(name)}
 
 
 def tables(value: Any) -> Iterator[list[Row]]:

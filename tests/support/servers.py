@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,14 +97,14 @@ def until(true: Callable[[], bool]) -> None:
 @contextlib.contextmanager
 def serving(
     model: Any = None, names: tuple[str, ...] = (), rate: float | None = None, search: Path | None = None,
-    reranker: Path | None = None, **settings: Any,
+    reranker: Path | None = None, others: Sequence[ServedModel] = (), **settings: Any,
 ) -> Iterator[Running]:  # fmt: skip
     """A server of ``model`` (None: the one in the package; or a ServedModel) in a thread; ``search``: its file."""
     if not hasattr(model, "embed"):
         model = ServedModel(fastflow.Runtime(model, "cpu"), names)
     searcher = None if search is None else Searcher(search, model.runtime, 1)
     scorer = None if reranker is None else PairScorer(fastflow.Reranker(reranker, threads=1))
-    service = Service(model, ServerSettings(names=names, **settings), rate, searcher, scorer)
+    service = Service(model, ServerSettings(names=names, **settings), rate, searcher, scorer, others)
     app, ready = make_app(service), threading.Event()
     with listen("127.0.0.1", 0, None) as bound:
         port = bound.getsockname()[1]

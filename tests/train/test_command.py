@@ -287,7 +287,7 @@ def test_existing_output_is_kept(train, bert, corpus, tmp_path):
         (["one", 2], {}, "text 1 is int, not str"),
         ([], {}, "texts given in Python: holds no text"),
         (["one", " one"], {}, "a single distinct text"),
-        (["one", "two"], {"epoch": 2}, "fit has no option 'epoch'; it takes method, stop, pooling"),
+        (["one", "two"], {"epoch": 2}, "fit has no option 'epoch'; it takes method, preset, stop, pooling"),
         (["one", "two"], {"save_steps": 2}, "fit has no option 'save_steps'"),
         (["one", "two"], {"batch_size": 1}, "batch_size= must be a whole number of at least 2"),
         (["one", "two"], {"progress": 3}, "progress must be True, None or a function of a line, not 3"),

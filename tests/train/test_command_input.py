@@ -145,7 +145,6 @@ def test_options_that_clash_are_refused_by_name_before_anything_is_read(embed, t
         (("--resume",), {}, 2, "--resume needs an output file"),
         (("--resume", "-o", out), stdin, 2, "--resume cannot reread standard input"),
         (("-o", tmp_path / "o.xyz"), {}, 2, "unknown suffix '.xyz'"),
-        (("--log-prob", "-o", out), {}, 2, "--log-prob was removed: Runtime.log_prob gives log-densities in Python"),
         ((), {"model": vector_model}, 2, "calibrates vectors and has no encoder"),
         ((), {"model": tmp_path / "none"}, 1, "no such model directory"),
         (("--save-model", tmp_path / "in.txt" / "m"), {}, 1, "choose another --save-model"),

@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ from fastflow.runtime import Runtime
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.export import summary
 from fastflow.train.export.export import check_reference, export, export_vectors
-from fastflow.train.methods.chain import Choice
+from fastflow.train.methods.chain import Choice, Fitted
 from fastflow.transforms import calibration
 from fastflow.transforms.calibration import Stage
 from fastflow.transforms.truncation import Rows
@@ -34,6 +34,10 @@ class Saving(ABC):
     @abstractmethod
     def save(self, directory: str | os.PathLike[str]) -> str:
         """Write the model to ``directory``, which must not exist; returns its fingerprint."""
+
+    def _split(self) -> tuple[Saving, Stage | None]:
+        """Return what can be saved, and the calibration that only this process has."""
+        return self, None
 
     def runtime(
         self, device: str = "auto", dtype: str = "auto", threads: int | None = None, *, backend: str = "auto"
@@ -54,10 +58,12 @@ class Saving(ABC):
         Raises:
             FastflowError: As ``save`` and Runtime.
         """
-        folder = tempfile.mkdtemp(prefix="fastflow-")
+        folder, (saved, own) = tempfile.mkdtemp(prefix="fastflow-"), self._split()
         try:
-            self.save(Path(folder) / "model")
+            saved.save(Path(folder) / "model")
             runtime = Runtime(Path(folder) / "model", device, dtype, threads, backend=backend)
+            if own is not None:
+                runtime.session.calibrate_in_python(own)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -127,6 +133,14 @@ class Fit(Saving):
         own = [self.choice.doubt] if self.choice.doubt else []
         return [*own, *summary.write_warnings(self.measures, self.stages, self.unit)]
 
+    def _split(self) -> tuple[Saving, Stage | None]:
+        own = [stage for stage in self.stages if stage.kind == calibration.PYTHON]
+        if not own:
+            return self, None
+        if self.encoder is None:
+            raise UsageError("a calibration of vectors that is not linear has no Runtime: call its own transform")
+        return replace(self, choice=replace(self.choice, fitted=Fitted())), own[0]
+
     def save(self, directory: str | os.PathLike[str], reference_encoder: bool = False) -> str:
         """Write the model, if its files give PyTorch's vectors.
 
@@ -141,6 +155,7 @@ class Fit(Saving):
             FastflowError: The model cannot be written, or computes other numbers than PyTorch; no file is left.
         """
         out = Path(directory)
+        calibration.check_saved(self.stages)
         check_out(out, "directory")
         if self.encoder is None:
             if reference_encoder:

@@ -147,6 +147,8 @@ def write_notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "
 
 
 def _note_constant(measures: dict[str, Any], stages: Sequence[Stage], unit: str) -> list[str]:
+    if stages and stages[0].kind in ("linear", calibration.PYTHON):
+        return []
     if all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages):  # constants are kept
         return []
     channels, dim = measures.get("constant_channels", (0, 0))

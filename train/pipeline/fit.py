@@ -20,7 +20,8 @@ from fastflow.train.export import summary
 from fastflow.train.export.result import Fit
 from fastflow.train.methods.chain import Choice, Fitted, choose, fit_chain
 from fastflow.train.methods.loop import Schedule, Source, Training, open_log
-from fastflow.train.options import TrainOptions
+from fastflow.train.methods.own import check_options, fit_own
+from fastflow.train.options import DEFAULTS, TrainOptions
 from fastflow.train.pipeline.diagnosis import Corpus, diagnose, diagnose_encoder, open_suited, read
 from fastflow.train.pipeline.recipe import Recipe, recipe
 from fastflow.train.reporter import COMMAND, Reporter
@@ -65,12 +66,14 @@ def fit_texts(
     names: Sequence[str],
     config: RunConfig = RunConfig(),
     pairs: Sequence[Path] = (),
+    own: Any = None,
 ) -> Fit | None:
     """Fit and measure, without saving.
 
-    ``encoder`` is a directory or name, ``pairs`` are files or folders of scored pairs, ``names`` are recorded. A dry
-    run gives None.
+    ``encoder`` is a directory or name, ``pairs`` are files or folders of scored pairs, ``names`` are recorded; ``own``
+    is a user's calibration. A dry run gives None.
     """
+    check_options(asked, own)
     seen = diagnose_encoder(encoder, config.reference)
     plan = recipe(seen, asked)  # raises before the corpus is read
     frozen = open_suited(encoder, plan.options, config.reference)
@@ -84,7 +87,7 @@ def fit_texts(
     if config.dry_run:
         return None
     whole = _embed(corpus, corpus.texts, plan, config) if corpus.pooled is None else corpus.pooled
-    choice = fit(plan, _gather(plan, corpus, whole, config), config)
+    choice = fit(plan, _gather(plan, corpus, whole, config), config, own)
     choice.reasons += plan.reasons
     measures = summary.measure_change(choice.fitted, whole, choice.views)
     if sets:
@@ -93,21 +96,23 @@ def fit_texts(
     return Fit(corpus.encoder, choice, measures, training, corpus.texts, whole, list(plan.warnings))
 
 
-def fit(plan: Recipe, pooled: PooledVectors, config: RunConfig) -> Choice:
-    """Fit the method of ``plan`` to ``pooled``; if there are views, compare it with the pooling."""
-    options = plan.options
+def fit(plan: Recipe, pooled: PooledVectors, config: RunConfig, own: Any = None) -> Choice:
+    """Fit the method of ``plan``, or ``own``, to ``pooled``; if there are views, compare it with the pooling."""
+    options, name = plan.options, plan.options.method if own is None else type(own).__name__
     run = f"{pooled.identity} {options.method} dropout={options.encoder_dropout}"
     with open_log(config.log_dir) as log:
         schedule, views = Schedule.of(options), pooled.views
         training = Training(schedule, config.checkpoints, run, config.resume, views, log, config.reporter)
 
         def fit_method() -> Fitted:
+            if own is not None:
+                return fit_own(own, pooled.rows)
             beside = pooled.moments, pooled.background
             return fit_chain(options.links, pooled.rows, plan.shape, training, options.colour, pooled.live, *beside)
 
         if views is None:
-            return Choice(fit_method(), options.method)
-        return choose(options.method, fit_method, views, plan.automatic)
+            return Choice(fit_method(), name)
+        return choose(name, fit_method, views, plan.automatic)
 
 
 def _gather(plan: Recipe, corpus: Corpus, rows: NDArray[np.float32], config: RunConfig) -> PooledVectors:
@@ -160,6 +165,8 @@ def _record(
         "streamed": asked.stream, "sentences": asked.sentences, "stop": asked.stop,
         "choice": choice.record, "reasons": choice.reasons, **measures,
     }  # fmt: skip
+    if asked.preset != DEFAULTS.preset:
+        entry["preset"] = asked.preset
     if corpus.encoder.hub_id:
         entry["encoder"] = {"hub_id": corpus.encoder.hub_id, "revision": corpus.encoder.revision}
     return entry

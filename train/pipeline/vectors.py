@@ -16,6 +16,7 @@ from fastflow.train.export import summary
 from fastflow.train.export.result import Fit
 from fastflow.train.methods.chain import Choice, check_chain, fit_chain
 from fastflow.train.methods.loop import Training
+from fastflow.train.methods.own import check_options, fit_own
 from fastflow.train.options import DEFAULTS, Method, TrainOptions, make_options
 from fastflow.train.pipeline.fit import RunConfig
 from fastflow.train.reporter import WARNING, Reporter, name_options, refuse
@@ -48,12 +49,13 @@ def choose_vector_options(given: dict[str, Any], named: Collection[str]) -> Trai
     return make_options(options | {"token_weights": "none"})  # token_weights decides recolour's settings
 
 
-def fit_vectors(options: TrainOptions, matrix: MatrixRows, name: str, config: RunConfig) -> Fit | None:
-    """Fit to the rows of ``matrix``, recorded as ``name``; a dry run gives None."""
+def fit_vectors(options: TrainOptions, matrix: MatrixRows, name: str, config: RunConfig, own: Any = None) -> Fit | None:
+    """Fit to the rows of ``matrix``, recorded as ``name``; ``own`` is a user's calibration. A dry run gives None."""
     asked = options.method
+    check_options(options, own)
     if asked == "auto":
         options = replace(options, method=recommend_method(matrix.shape[1]))
-    links, method = options.links, options.method
+    links, method = options.links, options.method if own is None else type(own).__name__
     if not links:
         raise refuse("{method:none} leaves vectors as they are: there is no model to make of it")
     check_chain(links, matrix.shape[1], {})
@@ -63,7 +65,10 @@ def fit_vectors(options: TrainOptions, matrix: MatrixRows, name: str, config: Ru
     if config.dry_run:
         return None
     statistics, sha256, concerns = _survey(sampled, config.reporter)
-    fitted = fit_chain(links, sampled, {}, Training(), options.colour, statistics=statistics)
+    if own is None:
+        fitted = fit_chain(links, sampled, {}, Training(), options.colour, statistics=statistics)
+    else:
+        fitted = fit_own(own, sampled)
     if asked == "auto":
         rule, reason = "fixed", f"auto took {method}, which is fixed: {UNJUDGED}; {EVIDENCE}"
     else:
