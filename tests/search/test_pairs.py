@@ -87,20 +87,36 @@ def test_results_do_not_depend_on_instructions_threads_or_the_definition(isa, mo
     assert duplicates(x, above=0.7).pairs.edges.tobytes() == want.pairs.edges.tobytes()
 
 
-@pytest.mark.slow
-def test_twenty_thousand_rows_against_float64():
-    x = draw(7, 20_000, 64)
-    unit = x / np.maximum(np.linalg.norm(x.astype(float), axis=1, keepdims=True), 1e-30)
-    made = duplicates(x, above=0.55)
+@pytest.mark.parametrize(
+    ("rows", "dim", "above"),
+    [(1500, 8, 0.7), (1500, 48, 0.3), pytest.param(20_000, 64, 0.4, marks=pytest.mark.slow)],
+)
+def test_no_pair_is_missed(rows, dim, above):
+    """Against float64; thousands of pairs are so near the limit that codes alone would lose some."""
+    x = draw(7, rows, dim)
+    made = duplicates(x, above=above)
     first, edges = made.pairs.of.first, made.pairs.edges
     found = set(zip(edges["earlier"].tolist(), edges["later"].tolist(), strict=True))
-    for start in range(0, len(x), 1000):
-        some = unit[start : start + 1000] @ unit.T
-        for a, b in np.argwhere(some >= 0.55 + 1e-12).tolist():
-            if (a := a + start) < b and first[a] != first[b]:
-                assert (min(first[a], first[b]), max(first[a], first[b])) in found
-    assert (edges["cosine"] >= 0.55).all()
-    assert len(found) > 10_000
+    own = np.flatnonzero(first == np.arange(rows))
+    unit = x[own] / np.maximum(np.linalg.norm(x[own].astype(float), axis=1, keepdims=True), 1e-30)
+    for at in range(0, len(own), 1000):
+        cosines = np.triu(unit[at : at + 1000] @ unit.T, at + 1)
+        near = own[np.argwhere(cosines >= above + 1e-12) + np.array([at, 0])]
+        assert set(map(tuple, near.tolist())) <= found
+    assert (edges["cosine"] >= above).all()
+    assert (edges["cosine"] < above + 0.01).sum() > 300
+
+
+@pytest.mark.parametrize("lossy_first", [True, False])
+def test_a_pair_that_the_codes_do_not_see(lossy_first):
+    """The codes of the lossy row are zeros where the other row is not: only what the codes lose is alike."""
+    lossy, other = np.ones((2, 257), np.float32)
+    lossy[1:] = 0.49 / 127
+    other[0] = 0
+    rows = np.array([lossy, other] if lossy_first else [other, lossy])
+    (cosine,) = compute_cosines(rows[:1], rows[1:])
+    assert duplicates(rows, above=cosine).removed.tolist() == [1]
+    assert duplicates(rows, above=np.nextafter(cosine, 1)).removed.tolist() == []
 
 
 def test_a_higher_limit_needs_no_comparison(monkeypatch):
