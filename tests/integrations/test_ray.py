@@ -10,6 +10,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fastflow import FastflowError
@@ -199,6 +200,18 @@ def test_a_run_without_resume_begins_again_and_keeps_the_files_of_others(address
     assert run("embed", "in.jsonl", "-m", model, "--normalize", *part).exit_code == 0
     with pytest.raises(FastflowError, match="are of two sets of options: normalized is"):
         embed_on_cluster(*given, resume=True, quiet=True)
+
+
+@pytest.mark.whole
+def test_strips_of_pairs_are_compared_by_workers(address, desk):
+    np.save("x.npy", np.random.default_rng(0).normal(size=(100_000, 5)).astype(np.float32))
+    words = ["duplicates", "x.npy", "--above", "0.999"]
+    assert run(*words, "-o", "whole.csv", "--quiet").exit_code == 0
+    done = command(*words, "--ray", address, "-o", "out.csv")
+    assert done.returncode == 0, done.stderr
+    assert "compare: 3 of 3 strips" in done.stderr
+    assert Path("out.csv").read_bytes() == Path("whole.csv").read_bytes()
+    assert len(Path("out.csv").read_text().splitlines()) > 1000
 
 
 @pytest.mark.whole
