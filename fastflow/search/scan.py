@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 try:
     from fastflow.kernels.search import cpu as kernels
 except ImportError:  # built without a compiler
-    kernels = reference  # type: ignore[assignment]
+    kernels = reference  # type: ignore[misc]
 
 Floats = NDArray[np.float64]
 SLACK, WIDEST = 2.0**-23, 2**21
