@@ -139,7 +139,7 @@ def make_pairs(subject: Subject, documents: int, tokens: int) -> list[tuple[str,
     return [(query, " ".join(rng.choice(rng.choice(words, OWN), tokens))) for _ in range(documents)]
 
 
-def open_ours(subject: Subject, dtype: str, threads: int) -> Score:
+def open_ours(subject: Subject, dtype: Any, threads: int) -> Score:
     """Open fastflow's Reranker."""
     reranker = Reranker(subject.encoder, dtype=dtype, threads=threads)
     return lambda pairs: np.asarray(reranker.predict(pairs, activation_fn=torch.nn.Identity()))

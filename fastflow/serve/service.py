@@ -104,9 +104,9 @@ class Service:
         others: Sequence[ServedModel] = (), main: Service | None = None,
     ) -> None:  # fmt: skip
         self.model, self.settings, self.searcher, self.scorer = model, settings, searcher, scorer
-        self.metrics = Metrics() if main is None else main.metrics
+        self.metrics: Metrics = Metrics() if main is None else main.metrics
         speed, most = rate or model.measure_rate(), model.opened.backend.batch_tokens
-        self.engine = BatchEngine(model, settings, speed, most, None if main is None else main.engine.turn)
+        self.engine: BatchEngine = BatchEngine(model, settings, speed, most, None if main is None else main.engine.turn)
         self.engine.observe = self._observe
         self.active = 0
         self.bodies = 0  # bytes of unanswered requests

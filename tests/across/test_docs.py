@@ -98,7 +98,7 @@ def shorten_novels(folder: Path, most: int = 200) -> None:
     """Two hundred lines for three thousand: the commands do the same with them, in a tenth of the time."""
     (folder / "examples").unlink()
     (folder / "examples").mkdir()
-    for path in (ROOT / "examples").iterdir():
+    for path in filter(Path.is_file, (ROOT / "examples").iterdir()):
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         (folder / "examples" / path.name).write_text("".join(lines[:most]), encoding="utf-8")
 
