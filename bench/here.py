@@ -21,7 +21,7 @@ from fastflow.model.artifact import load_model
 from fastflow.model.encoder import is_static
 from fastflow.runtime import Runtime
 
-DTYPES = ("float32", "bfloat16", "int8")
+DTYPES: tuple[Any, ...] = ("float32", "bfloat16", "int8")
 PEERS = ("sentence-transformers", "fastembed", "onnxruntime")  # timed in float32
 OF_TABLES = ("model2vec", "sentence-transformers", "tokenizers-numpy")  # peers that open a token table
 ALL_LAYERS = "sentence-transformers"  # this peer computes unneeded layers too

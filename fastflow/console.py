@@ -24,6 +24,7 @@ from fastflow.progress import Progress
 if TYPE_CHECKING:
     from fastflow.model import Model
     from fastflow.runtime import Runtime
+    from fastflow.types import Device, Dtype
 
 
 NO_MEMORY = "out of memory; use a smaller --batch-tokens or a smaller model"
@@ -235,7 +236,7 @@ def open_runtime(model: str | Model | None, device: str, dtype: str, threads: in
     """Open the Runtime of a command."""
     from fastflow.runtime import Runtime
 
-    runtime = Runtime(model, device, dtype, threads)
+    runtime = Runtime(model, cast("Device", device), cast("Dtype", dtype), threads)
     if not quiet:
         introduce(runtime)
     return runtime

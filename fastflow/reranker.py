@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from fastflow.model.pairs import open_pair_model
 from fastflow.model.tokenizer import Tokens
 from fastflow.transforms.vectors import check_count, check_finite
 from fastflow.values import short
+
+if TYPE_CHECKING:
+    from fastflow.types import BackendName, Device, Dtype
 
 MODULES = {"Identity": "identity", "Sigmoid": "sigmoid", "Tanh": "tanh"}  # of torch.nn
 NOTHING = {"convert_to_tensor": False, "device": None, "pool": None, "chunk_size": None, "num_workers": 0}
@@ -48,11 +51,11 @@ class Reranker:
     def __init__(
         self,
         model: str | os.PathLike[str],
-        device: str = "auto",
-        dtype: str = "auto",
+        device: Device = "auto",
+        dtype: Dtype = "auto",
         threads: int | None = None,
         *,
-        backend: str = "auto",
+        backend: BackendName = "auto",
         allow_download: bool = False,
     ) -> None:
         if device not in ("auto", "cpu") or backend not in ("auto", "cpu", "reference"):

@@ -17,7 +17,17 @@ from fastflow.session import Session
 from fastflow.transforms.calibration import check_saved, describe
 
 if TYPE_CHECKING:
-    from fastflow.types import Matrix, Scores, Vector
+    from fastflow.types import (
+        BackendName,
+        Device,
+        Dtype,
+        FloatMatrix,
+        FloatVector,
+        Matrix,
+        Precision,
+        Scores,
+        Vector,
+    )  # fmt: skip
 
 
 class Runtime(Tasks, Properties, LibraryCalls):
@@ -44,8 +54,9 @@ class Runtime(Tasks, Properties, LibraryCalls):
     """
 
     def __init__(
-        self, model: str | os.PathLike[str] | Model | VectorModel | None = None, device: str = "auto",
-        dtype: str = "auto", threads: int | None = None, *, backend: str = "auto", allow_download: bool = False,
+        self, model: str | os.PathLike[str] | Model | VectorModel | None = None, device: Device = "auto",
+        dtype: Dtype = "auto", threads: int | None = None, *, backend: BackendName = "auto",
+        allow_download: bool = False,
     ) -> None:  # fmt: skip
         self._arguments: dict[str, Any] = {
             "model": resolve_model(model, allow_download), "device": device, "dtype": dtype, "threads": threads,
@@ -63,7 +74,22 @@ class Runtime(Tasks, Properties, LibraryCalls):
     @overload
     def encode(  # type: ignore[overload-overlap]
         self, inputs: str, batch_size: int | None = ..., normalize_embeddings: bool = ...,
-        convert_to_numpy: bool = ..., show_progress_bar: bool | None = ..., precision: str = ...,
+        convert_to_numpy: bool = ..., show_progress_bar: bool | None = ..., precision: Literal["float32"] = ...,
+        truncate_dim: int | None = ..., prompt: str | None = ..., *, prompt_name: str | None = ...,
+    ) -> FloatVector: ...  # fmt: skip
+
+    @overload
+    def encode(
+        self, inputs: Iterable[str], batch_size: int | None = ..., normalize_embeddings: bool = ...,
+        convert_to_numpy: Literal[True] = ..., show_progress_bar: bool | None = ...,
+        precision: Literal["float32"] = ..., truncate_dim: int | None = ..., prompt: str | None = ..., *,
+        prompt_name: str | None = ...,
+    ) -> FloatMatrix: ...  # fmt: skip
+
+    @overload
+    def encode(  # type: ignore[overload-overlap]
+        self, inputs: str, batch_size: int | None = ..., normalize_embeddings: bool = ...,
+        convert_to_numpy: bool = ..., show_progress_bar: bool | None = ..., precision: Precision = ...,
         truncate_dim: int | None = ..., prompt: str | None = ..., *, prompt_name: str | None = ...,
         ranges: ArrayLike | None = ...,
     ) -> Vector: ...  # fmt: skip
@@ -71,7 +97,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
     @overload
     def encode(
         self, inputs: Iterable[str], batch_size: int | None = ..., normalize_embeddings: bool = ...,
-        convert_to_numpy: Literal[True] = ..., show_progress_bar: bool | None = ..., precision: str = ...,
+        convert_to_numpy: Literal[True] = ..., show_progress_bar: bool | None = ..., precision: Precision = ...,
         truncate_dim: int | None = ..., prompt: str | None = ..., *, prompt_name: str | None = ...,
         ranges: ArrayLike | None = ...,
     ) -> Matrix: ...  # fmt: skip
@@ -79,7 +105,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
     @overload
     def encode(
         self, inputs: str | Iterable[str] | None = ..., batch_size: int | None = ..., normalize_embeddings: bool = ...,
-        convert_to_numpy: bool = ..., show_progress_bar: bool | None = ..., precision: str = ...,
+        convert_to_numpy: bool = ..., show_progress_bar: bool | None = ..., precision: Precision = ...,
         truncate_dim: int | None = ..., prompt: str | None = ..., *, prompt_name: str | None = ...,
         sentences: str | Iterable[str] | None = ..., ranges: ArrayLike | None = ...,
     ) -> Vector | Matrix | list[Vector]: ...  # fmt: skip
@@ -87,7 +113,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
     def encode(
         self, inputs: str | Iterable[str] | None = None, batch_size: int | None = None,
         normalize_embeddings: bool = False, convert_to_numpy: bool = True, show_progress_bar: bool | None = None,
-        precision: str = "float32", truncate_dim: int | None = None, prompt: str | None = None, *,
+        precision: Precision = "float32", truncate_dim: int | None = None, prompt: str | None = None, *,
         prompt_name: str | None = None, sentences: str | Iterable[str] | None = None,
         ranges: ArrayLike | None = None, **foreign: object,
     ) -> Vector | Matrix | list[Vector]:  # fmt: skip
@@ -131,7 +157,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
 
     def stream(
         self, iterable: Iterable[str], batch_size: int | None = None, normalize_embeddings: bool = False,
-        precision: str = "float32", truncate_dim: int | None = None, prompt: str | None = None,
+        precision: Precision = "float32", truncate_dim: int | None = None, prompt: str | None = None,
         batch_tokens: int | None = None, window: int | None = None, prompt_name: str | None = None,
         ranges: ArrayLike | None = None,
     ) -> Iterator[tuple[int, Matrix]]:  # fmt: skip
@@ -160,7 +186,7 @@ class Runtime(Tasks, Properties, LibraryCalls):
         return self.session.blocks(iterable, options)
 
     def transform(
-        self, array: ArrayLike, *, normalize_embeddings: bool = False, precision: str = "float32",
+        self, array: ArrayLike, *, normalize_embeddings: bool = False, precision: Precision = "float32",
         truncate_dim: int | None = None, ranges: ArrayLike | None = None,
     ) -> Matrix:  # fmt: skip
         """Calibrate pooled vectors, from ``pool`` or made elsewhere; ``transform(pool(texts))`` is ``encode(texts)``.

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+Precision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
+Device = Literal["auto", "cpu", "cuda", "cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:4", "cuda:5", "cuda:6", "cuda:7"]
+Dtype = Literal["auto", "float32", "bfloat16", "int8", "float16", "float64"]
+BackendName = Literal["auto", "cpu", "triton", "torch", "reference"]
+FloatVector = np.ndarray[tuple[int], np.dtype[np.float32]]
+FloatMatrix = np.ndarray[tuple[int, int], np.dtype[np.float32]]  # float64 of a Runtime in float64
 Vector = np.ndarray[tuple[int], np.dtype[np.number]]
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.number]]
 Scores = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -21,7 +27,7 @@ class EncodeOptions(TypedDict, total=False):
     normalize_embeddings: bool
     convert_to_numpy: bool
     show_progress_bar: bool | None
-    precision: str
+    precision: Precision
     truncate_dim: int | None
     ranges: Matrix | None
 

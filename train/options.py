@@ -336,8 +336,7 @@ OF_METHOD = {  # link of a method -> options that only it obeys
 
 def make_options(given: Mapping[str, Any]) -> TrainOptions:
     """Make the options of a fit; raises a UsageError for one that the named method or preset would ignore."""
-    given = {**given, **_find_preset(given)}
-    options = TrainOptions(**given)
+    options = TrainOptions(**{**given, **_find_preset(given)})
     kinds = set(OF_METHOD) if options.method == "auto" else {link.kind for link in options.links}
     for kind, names in OF_METHOD.items():
         odd = [name for name in names if getattr(options, name) != getattr(DEFAULTS, name)]

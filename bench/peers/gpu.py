@@ -82,7 +82,7 @@ def capture(function: Callable[[Any], Any], x: Tensor) -> Callable[[], Tensor]:
     return call
 
 
-LOWER = ("float16", "bfloat16")
+LOWER: tuple[Any, ...] = ("float16", "bfloat16")
 # family -> dtypes; torch-graph is the plain module in a CUDA graph, MODES are compiled
 PEERS: dict[str, tuple[str, ...]] = {
     "torch-eager": ("float32", "tf32", *LOWER),

@@ -36,7 +36,7 @@ from fastflow.model.artifact import load_model
 from fastflow.model.encoder import read_config
 from fastflow.model.tokenizer import Tokens
 
-DTYPES = ("float32", "bfloat16", "int8")
+DTYPES: tuple[Any, ...] = ("float32", "bfloat16", "int8")
 GPU = gpu_peers.Gpu()  # a dry run replaces it
 GPU_SUITES = "the encoder suites on a GPU"
 

@@ -171,7 +171,7 @@ def _lines(runtime: Runtime) -> Iterator[list[str]]:
 
 
 def open_reranker(
-    folder: Path | None, candidates: int | None, count: int, device: str, dtype: str, threads: int | None
+    folder: Path | None, candidates: int | None, count: int, device: str, dtype: Any, threads: int | None
 ) -> Reranker | None:
     """Open the cross-encoder of --rerank."""
     if folder is None:

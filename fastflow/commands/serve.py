@@ -184,7 +184,7 @@ def _pull(name: str) -> tuple[Path, tuple[str]]:
     return folder, (name.partition("@")[0],)
 
 
-def _open_scorer(folder: Path, dtype: str, threads: int | None) -> PairScorer:
+def _open_scorer(folder: Path, dtype: Any, threads: int | None) -> PairScorer:
     from fastflow.reranker import Reranker
     from fastflow.serve.model import PairScorer
 

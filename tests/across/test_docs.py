@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import run_notebook as notebook
 from click.testing import CliRunner
 
 from support.places import ROOT, USERS
@@ -98,7 +98,7 @@ def shorten_novels(folder: Path, most: int = 200) -> None:
     """Two hundred lines for three thousand: the commands do the same with them, in a tenth of the time."""
     (folder / "examples").unlink()
     (folder / "examples").mkdir()
-    for path in (ROOT / "examples").iterdir():
+    for path in filter(Path.is_file, (ROOT / "examples").iterdir()):
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         (folder / "examples" / path.name).write_text("".join(lines[:most]), encoding="utf-8")
 
@@ -281,29 +281,33 @@ def test_the_job_of_kubernetes_makes_every_part(tmp_path):
 
 
 def cells(kind: str) -> list[dict]:
-    notebook = json.loads((ROOT / "examples" / "calibrate.ipynb").read_text(encoding="utf-8"))
-    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
-    return [cell for cell in notebook["cells"] if cell["cell_type"] == kind]
+    kept = notebook.read()
+    assert kept["nbformat"] == 4
+    return [cell for cell in kept["cells"] if cell["cell_type"] == kind]
 
 
-def test_the_notebook_is_kept_without_outputs_and_paths():
-    code = cells("code")
-    assert len(code) >= 5
+def printed() -> list[str]:
+    """What the cells printed, as the notebook keeps it."""
+    return ["".join(line for output in cell["outputs"] for line in output["text"]) for cell in cells("code")]
+
+
+def test_the_notebook_is_kept_with_its_outputs_and_without_paths():
     assert len(cells("markdown")) >= 5
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
-    text = (ROOT / "examples" / "calibrate.ipynb").read_text(encoding="utf-8")
+    assert len(printed()) >= 5
+    assert all(printed())
+    text = notebook.NOTEBOOK.read_text(encoding="utf-8")
     assert re.findall(r'["\s](?:/[a-z]|[A-Z]:\\)[^"\s]*', text) == []
+    scores = {name: float(value) for name, value in re.findall(r"(raw|before|after|packaged): ([\d.]+)", printed()[3])}
+    assert sorted(scores, key=scores.get)[0] == "raw", "the words above the cell say so"
+    assert sorted(scores, key=scores.get)[-1] == "after"
+    assert len(scores) == 4
 
 
 @pytest.mark.whole
-def test_the_cells_of_the_notebook_run_in_order(desk):
-    program = "\n".join("".join(cell["source"]) for cell in cells("code"))
-    done = do(desk, [sys.executable, "-W", "error", "-W", "default::UserWarning", "-c", program])
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert "recolour(" in done.stdout
-    scores = {name: float(value) for name, value in re.findall(r"(raw|before|after|packaged): ([\d.]+)", done.stdout)}
-    assert sorted(scores, key=scores.get)[0] == "raw"
-    assert sorted(scores, key=scores.get)[-1] == "after"
-    assert len(scores) == 4
-    assert ("FELL" in done.stdout) == (scores["after"] < scores["before"])
-    assert "(3, 256) cpu" in done.stdout
+def test_the_cells_of_the_notebook_print_what_it_keeps(desk):
+    """On another processor the third digit of a number may differ, and the step that is kept."""
+    number = re.compile(r"-?\d+(?:\.\d+)?")
+    for found, kept in zip(notebook.run(notebook.read(), desk), printed(), strict=True):
+        assert number.sub("#", found) == number.sub("#", kept)
+        pairs = list(zip(map(float, number.findall(found)), map(float, number.findall(kept)), strict=True))
+        assert all(abs(a - b) <= max(0.03, 0.03 * abs(b)) or "kept step" in kept for a, b in pairs)

@@ -210,8 +210,8 @@ def test_wheel_carries_every_file_of_the_checkout(built):
     assert count >= 13
 
 
-def test_sdist_holds_the_sources_and_no_more(built):
-    """Without tests, which need the whole checkout, and without the C that Cython makes."""
+def test_sdist_holds_the_sources_and_their_tests(built):
+    """With the pages and results that the tests read, without the C that Cython makes."""
     with tarfile.open(built[1]) as sdist:
         names = {name.split("/", 1)[1] for name in sdist.getnames()}
     assert names >= {"setup.py", "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"}
@@ -219,9 +219,11 @@ def test_sdist_holds_the_sources_and_no_more(built):
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "kernels" / "c").rglob("*.*")}
     assert {Path(name).suffix for name in sources} == {".c", ".h", ".inc", ".pxi"}
     assert sources <= names
-    assert not [
-        name for name in names if name.startswith(("tests", "bench/results", "bench/research", "kernels/_cpu.c"))
-    ]
+    for room in ("tests", "docs", "examples", "bench/results"):
+        own = [path for path in (ROOT / room).rglob("*") if path.is_file() and not path.name.startswith(".")]
+        assert {path.relative_to(ROOT).as_posix() for path in own if "__pycache__" not in path.parts} <= names
+    assert not [name for name in names if name.endswith((".pyc", "kernels/_cpu.c", ".so"))]
+    assert built[1].stat().st_size < 60e6
 
 
 @pytest.mark.whole

@@ -18,6 +18,8 @@ import fastflow
 
 rt = fastflow.Runtime()
 reveal_type(rt.encode("a"))
+reveal_type(rt.encode(["a"]))
+reveal_type(rt.encode(["a"], precision="int8"))
 reveal_type(rt.encode(["a"], normalize_embeddings=True))
 reveal_type(rt.encode_query("a"))
 reveal_type(rt.encode_document(["a"], truncate_dim=3))
@@ -25,12 +27,18 @@ reveal_type(rt.similarity("a", "b"))
 reveal_type(rt.info()["max_length"])
 with fastflow.Index("x.db", rt) as index:
     reveal_type(index.search("a"))
+rt.encode(["a"], precision="int4")
+fastflow.Runtime(device="gpu")
+fastflow.Runtime(dtype="half")
+fastflow.Runtime(backend="numpy")
 rt.encode(["a"], convert_to_tensor=True)
 """
+FLOATS = "numpy.ndarray[tuple[int], numpy.dtype[numpy.floating[numpy._typing"
+FLOATS_2 = "numpy.ndarray[tuple[int, int], numpy.dtype[numpy.floating[numpy._typing"
 VECTOR = "numpy.ndarray[tuple[int], numpy.dtype[numpy.number"
 MATRIX = "numpy.ndarray[tuple[int, int], numpy.dtype[numpy.number"
 COSINES = "numpy.ndarray[tuple[int, int], numpy.dtype[numpy.floating"
-SEEN = [VECTOR, MATRIX, VECTOR, MATRIX, COSINES, "int | None", "list[tuple[int, float"]
+SEEN = [FLOATS, FLOATS_2, MATRIX, FLOATS_2, VECTOR, MATRIX, COSINES, "int | None", "list[tuple[int, float"]
 
 
 def names_of(function: object, *without: str) -> set[str]:
@@ -69,7 +77,8 @@ def test_a_checker_sees_vectors_and_matrices(tmp_path):
     revealed = [line.partition('is "')[2] for line in lines if "Revealed" in line]
     assert [text[: len(start)] for text, start in zip(revealed, SEEN, strict=True)] == SEEN, done.stdout
     wrong = {line.partition(":")[2].partition(":")[0] for line in lines if " error: " in line}
-    assert wrong == {str(CALLER.count("\n"))}, "the last line alone"
+    last = CALLER.count("\n")
+    assert wrong == {str(last - at) for at in range(5)}, "the last lines alone"
 
 
 def test_hints_can_be_read_at_run_time():

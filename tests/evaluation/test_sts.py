@@ -5,9 +5,9 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from convert_sts import main
 
 from fastflow.evaluation.evaluate import find_sets
-from fastflow.evaluation.sts import main
 
 PAIRS = [("A dog ran.", "A  dog\truns."), ("It rains.", "The sun shines."), ("We paid.", "They paid.")]
 

@@ -25,7 +25,7 @@ from fastflow.transforms.calibration import Stage
 from fastflow.transforms.truncation import Rows
 
 if TYPE_CHECKING:
-    from fastflow.types import Report
+    from fastflow.types import BackendName, Device, Dtype, Report
 
 
 class Saving(ABC):
@@ -40,7 +40,12 @@ class Saving(ABC):
         return self, None
 
     def runtime(
-        self, device: str = "auto", dtype: str = "auto", threads: int | None = None, *, backend: str = "auto"
+        self,
+        device: Device = "auto",
+        dtype: Dtype = "auto",
+        threads: int | None = None,
+        *,
+        backend: BackendName = "auto",
     ) -> Runtime:
         """Open the model in a temporary directory, which lives as long as the Runtime.
 

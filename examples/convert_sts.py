@@ -1,4 +1,4 @@
-"""Convert STS sets to the files of ``fastflow eval``: ``python -m fastflow.evaluation.sts SOURCE OUT``.
+"""Convert STS sets to the files of ``fastflow eval``: ``python examples/convert_sts.py SOURCE OUT``.
 
 SOURCE has folders as SentEval's ``get_transfer_data.bash`` makes them, or downloads of the Hub, such as mteb/sts12-sts
 and sentence-transformers/stsb, with a set's name in each path. Without subsets, as on the Hub, ``wmean`` is ``all``.
