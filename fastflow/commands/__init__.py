@@ -104,7 +104,7 @@ def _check_apart(context: click.Context) -> None:
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in context.params.items()}
     named = {name: [str(each) for each in value if isinstance(each, str | Path)] for name, value in values.items()}
     places = {name: [os.path.realpath(each) for each in found if each != "-"] for name, found in named.items()}
-    for option in (each for each in context.command.params if each.callback is check_free):
+    for option in (each for each in context.command.params if each.callback in (check_free, check_file)):
         others = {place for name, found in places.items() if name != option.name for place in found}
         if set(places.get(str(option.name), ())) & others:
             raise UsageError(f"{option.opts[-1]} names another file of this command; name a file of its own")
@@ -150,6 +150,13 @@ def check_free(context: click.Context, parameter: click.Parameter, value: Any) -
             raise UsageError(f"{parameter.opts[-1]} {value} is not a regular file; name another")
         if not is_overwriting():
             raise UsageError(f"{parameter.opts[-1]} {value} exists; name another file, or replace it with --overwrite")
+    return value
+
+
+def check_file(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Refuse standard output; the command checks whether the file ``value`` exists."""
+    if value is not None and str(value) == "-":
+        raise UsageError(f"{parameter.opts[-1]} - is no file: name one")
     return value
 
 

@@ -30,14 +30,20 @@ SHOWN = 60  # characters of a text in a line
     "--output",
     type=click.Path(path_type=Path),
     help="OUT.csv, .jsonl or .parquet: a row for each removed text, with row, kept_row, cosine, exact, and ids. A .db "
-    "gets the table duplicates.",
+    "gets the table duplicates. A file that this command made is replaced, unless it was changed.",
 )
 @click.option(
     "--above",
     type=click.FloatRange(0, 1, min_open=True),
     help="Remove a text whose cosine with an earlier kept one is at least this.",
 )
-@click.option("--to", "wanted", type=click.IntRange(1), metavar="N", help="Find the highest limit that leaves N texts.")
+@click.option(
+    "--to",
+    "wanted",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Find the highest limit, from 0.6 to 1, that leaves N texts.",
+)
 @click.option(
     "--against",
     metavar="FILE",
@@ -53,8 +59,8 @@ SHOWN = 60  # characters of a text in a line
     "--kept",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    callback=shared.check_free,
-    help="Write the records that stay to FILE, as they are in the input.",
+    callback=shared.check_file,
+    help="Write the records that stay to FILE, as they are in the input, whose suffix FILE has.",
 )
 @click.option("--groups", is_flag=True, help="Print each kept text with those removed for it, the largest group first.")
 @click.option(
@@ -62,7 +68,7 @@ SHOWN = 60  # characters of a text in a line
 )
 @shared.FORMAT
 @shared.text_field_option("text or sentence")
-@click.option("--id-field", metavar="F", help="A column with ids, which OUT names.")
+@click.option("--id-field", metavar="F", help="A column with ids, which OUT has as id and kept_id.")
 @shared.DELIMITER
 @shared.NO_HEADER
 @shared.QUOTING
@@ -92,7 +98,7 @@ def duplicates(
     are compared, and none is missed. INPUT is as for fastflow embed, or a .db or .npy that it made.
 
     Which limit? Without --above nothing is written: the command prints how many texts limits from 0.95 to 0.6 would
-    remove, and pairs just above each.
+    remove, in steps of 0.05, and pairs just above each.
 
     \b
     fastflow duplicates tickets.csv
@@ -110,7 +116,7 @@ def duplicates(
     )
     from fastflow.search.source import find_model
 
-    paths, config = expand_patterns(inputs), DuplicatesConfig(layout(), quiet=quiet, **options)
+    paths, config = expand_patterns(inputs), DuplicatesConfig(layout(), model, quiet=quiet, **options)
     preview = config.above is None and config.wanted is None
     if preview and (given := [name for name, value in (("--kept", config.kept), ("--groups", groups)) if value]):
         raise UsageError(f"{given[0]} needs a limit: run without it to see what limits do, then give --above C")
@@ -153,9 +159,12 @@ def duplicates(
             for one in group["removed"]:
                 emit(f"       {one['cosine']:.3f}  {_shorten(one)}")
     if not quiet:
-        where = "" if config.output is None else f"; {config.output} lists them"
+        written = [str(each) for each in (config.output, config.kept) if each is not None]
+        where = f"written to {' and '.join(written)}" if written else "nothing is written: give -o OUT or --kept FILE"
         counts = f"{format_count(result['removed'], 'texts')} of {result['texts']:,} removed at {found.above:.6g}"
-        say(f"fastflow: {counts}, {result['kept']:,} stay{where}")
+        say(f"fastflow: {counts}, {result['kept']:,} stay; {where}")
+        if config.wanted is not None and found.above == 1 and result["kept"] < config.wanted:
+            say(f"fastflow: no limit leaves {config.wanted:,} texts, for equal ones are removed at every limit")
     if json_file is not None:
         write_json(json_file, result)
 
@@ -179,4 +188,5 @@ def _preview(found: Compared, json_file: str | None, quiet: bool) -> None:
 
 def _shorten(row: Mapping[str, Any]) -> str:
     plain = " ".join((f"row {row.get('row')}" if row["text"] is None else row["text"]).split())
-    return plain if len(plain) <= SHOWN else plain[: SHOWN - 1] + "…"
+    named = f"{row['id']}  " if "id" in row else ""
+    return named + (plain if len(plain) <= SHOWN else plain[: SHOWN - 1] + "…")

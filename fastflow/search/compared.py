@@ -18,7 +18,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files import EmbedConfig, Run
 from fastflow.files.embed import embed_file
 from fastflow.files.read import InputFormat
-from fastflow.files.read.inputs import reread
+from fastflow.files.read.inputs import reread, without_packing
 from fastflow.files.read.matrix import MatrixFile, MatrixRows
 from fastflow.files.read.sources import Sources, one_text
 from fastflow.files.read.texts import format_of, records_of
@@ -88,7 +88,7 @@ class ComparedTexts:
         field = next(iter(self._layout.keep), None)
         if self._database is not None:
             if field is not None and field not in self._database.columns:
-                raise UsageError(f"{self.name} has no column {field!r}: give another --order")
+                raise UsageError(f"{self.name} has no column {field!r} to order by: keep it with fastflow embed --keep")
             for start in range(0, len(self.numbers), READ):
                 some = self.numbers[start : start + READ].tolist()
                 for hit in self._database.hits([(row, 0.0) for row in some]):
@@ -98,6 +98,10 @@ class ComparedTexts:
             with Sources(self.paths, lambda path: self._opened[path]()) as sources:
                 for row in sources.rows(self._layout):
                     yield one_text(row), row.record.id, next(iter(row.record.kept), None)
+
+    def name_row(self, place: int) -> dict[str, Any]:
+        """Return the row at ``place``, and its id if the input has ids."""
+        return {"row": int(self.numbers[place])} | ({} if self.id_field is None else {"id": self.ids[place]})
 
     def pick(self, places: Iterable[int]) -> dict[int, str]:
         """Return the texts at ``places``."""
@@ -155,13 +159,15 @@ class ComparedTexts:
                 yield from lines
 
 
-def check_kept(paths: Sequence[str], texts: Path | None, layout: InputFormat) -> None:
+def check_kept(paths: Sequence[str], texts: Path | None, layout: InputFormat, kept: Path) -> None:
     """Raise a UsageError for an input whose records --kept cannot write."""
     path = paths[0] if texts is None else str(texts)
     if path.endswith((".db", ".npy")):
-        raise UsageError(f"--kept writes records of a file of texts, and {path} is none: leave it out")
+        raise UsageError(f"--kept writes records of a file of texts, and {path} is none: give the file it was made of")
     if format_of(path, layout.format) == "json":
         raise UsageError(f"--kept writes lines or rows, and {path} is one JSON list: make a .jsonl of it")
+    if kept.suffix != (wanted := Path(without_packing(path)).suffix):
+        raise UsageError(f"--kept {kept} gets the records of {path} as they are: name a file that ends in {wanted}")
     if layout.encoding is not None and "a\n".encode(layout.encoding) != b"a\n":
         raise UsageError(
             f"--kept keeps lines as they are, and those of {layout.encoding} end by several bytes: make {path} UTF-8"

@@ -39,7 +39,7 @@ SHOWN = 3  # pairs
 class Folder:
     """The folder of a comparison, OUT.partial: vectors, and strips that are compared; ``state`` says of what.
 
-    It is removed at the end; a signal, or an error after the first strip, leaves it for --resume.
+    It is removed at the end, and after an error of the user; a signal or a full disk leaves it for --resume.
     """
 
     def __init__(self, path: Path, state: State | None, resume: bool) -> None:
@@ -59,11 +59,11 @@ class Folder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or (isinstance(error, FastflowError) and not self.strip(0).exists()):
+        if error is None or (isinstance(error, FastflowError) and not isinstance(error.__cause__, OSError)):
             shutil.rmtree(self.path)
             if self._state is not None:
                 self._state.forget()
-        else:
+        elif self._state is not None and not getattr(error, "__notes__", ()):
             add_note(error, f"finished work is in {self.path}; the same command with --resume continues after it")
 
     def strip(self, number: int) -> Path:
@@ -98,6 +98,7 @@ class DuplicatesConfig:
     """The options of a run; ``wanted`` is --to. ``above`` and ``wanted`` None: a preview."""
 
     layout: InputFormat
+    model: str | None = None
     above: float | None = None
     wanted: int | None = None
     against: Path | None = None
@@ -120,14 +121,16 @@ class DuplicatesConfig:
         if self.output is not None:
             check_table(self.output)
         if self.kept is not None:
-            check_kept(paths, self.texts, self.layout)
+            check_kept(paths, self.texts, self.layout, self.kept)
 
     def open_state(self, paths: Sequence[str], overwrite: bool) -> State | None:
         """Return the record of OUT, None without one; raises if OUT may not be replaced or is of another run."""
+        if self.kept is not None and self.kept.exists() and not (overwrite or self.is_finished()):
+            raise UsageError(f"--kept {self.kept} exists; name another file, or replace it with --overwrite")
         if self.output is None:
             return None
         sources = [*paths, *([] if self.against is None else [str(self.against)])]
-        names = ("above", "wanted", "against", "order", "texts")
+        names = ("model", "above", "wanted", "against", "order", "texts", "kept")
         options = self.layout._asdict() | {name: str(getattr(self, name)) for name in names}
         found = [identify(Path(path)) if Path(path).is_file() else None for path in sources]
         state = State(self.output, found, {"options": options}, sources)
@@ -141,7 +144,8 @@ class DuplicatesConfig:
         """Whether OUT is whole, and --resume has nothing to do."""
         if not self.resume or self.output is None or self.output.suffix == ".db":
             return False
-        return self.output.exists() and not partial_path(self.output).exists()
+        whole = self.output.exists() and not partial_path(self.output).exists()
+        return whole and (self.kept is None or self.kept.exists())
 
 
 class Compared(NamedTuple):
@@ -203,8 +207,7 @@ def find_limit(pairs: NearPairs, wanted: int) -> Duplicates:
     found = pairs.keep_first(float(limits[0]))
     if len(found.kept) > wanted:
         raise FastflowError(
-            f"{len(found.kept):,} texts stay at the limit {pairs.above:g}, the lowest that was compared: give --to "
-            "that number or more"
+            f"{len(found.kept):,} texts stay at the limit {pairs.above:g}, the lowest of --to: give that number or more"
         )
     while high - low > 1:
         middle = (low + high) // 2
@@ -238,17 +241,15 @@ def describe_limits(found: Compared) -> list[dict[str, Any]]:
 
 
 def describe_groups(found: Duplicates, own: ComparedTexts, other: ComparedTexts) -> list[dict[str, Any]]:
-    """Return each kept text with those removed for it, the largest group first."""
+    """Return each kept text with the texts removed for it, the largest group first; ``size``: of texts of ``own``."""
     groups, cosine = found.groups(), dict(zip(found.removed.tolist(), found.cosine.tolist(), strict=True))
     first, rest = other.pick(found.of), own.pick(found.removed)
     return [
         {
-            "row": int(other.numbers[kept]),
+            **other.name_row(kept),
             "text": first.get(kept),
-            "size": 1 + len(removed),
-            "removed": [
-                {"row": int(own.numbers[place]), "text": rest.get(place), "cosine": cosine[place]} for place in removed
-            ],
+            "size": len(removed) + (other is own),
+            "removed": [own.name_row(place) | {"text": rest.get(place), "cosine": cosine[place]} for place in removed],
         }
         for kept, *removed in (group.tolist() for group in groups)
     ]

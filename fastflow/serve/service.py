@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from threading import Lock
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
@@ -116,7 +115,7 @@ class Service:
         if twice := [name for name, count in Counter(self.names).items() if count > 1]:
             raise UsageError(f"two models have the name {twice[0]}: rename a directory, or serve one of them")
 
-    def _make_engine(self, model: BatchModel, rate: float | None, turn: Lock | None = None) -> BatchEngine:
+    def _make_engine(self, model: BatchModel, rate: float | None, turn: Any = None) -> BatchEngine:
         engine = BatchEngine(model, self.settings, rate or model.measure_rate(), turn)
         engine.observe = self._observe
         return engine

@@ -116,7 +116,8 @@ def test_files_follow_each_other(model, texts, wanted, tmp_path):
     assert_rows(read_rows(tmp_path / "o.jsonl"), wanted)
     kept = list(csv.DictReader((tmp_path / "k.csv").open()))
     assert [row["text"] for row in kept] == [texts[row] for row in wanted.kept]
-    assert f"{len(wanted.removed)} texts of {len(texts)} removed at {LIMIT}" in done.stderr
+    said = f"{len(wanted.removed)} texts of {len(texts)} removed at {LIMIT}, {len(wanted.kept)} stay; written to "
+    assert f"{said}{tmp_path / 'o.jsonl'} and {tmp_path / 'k.csv'}" in done.stderr
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8", "ubinary"])
@@ -227,7 +228,7 @@ def test_a_number_of_texts_that_stay(model, texts, tmp_path, wanted):
     assert found["kept"] <= wanted
     above = float(np.nextafter(found["above"], 2))
     assert found["above"] == 1 or len(duplicates(texts, Runtime(model), above=above).kept) > wanted
-    assert_one_sentence(run("duplicates", path, "-m", model, "--to", 10), 1, "give --to that number or more")
+    assert_one_sentence(run("duplicates", path, "-m", model, "--to", 10), 1, "give that number or more")
 
 
 def test_groups_are_printed_with_the_kept_text_first(model, texts, tmp_path):
@@ -269,6 +270,10 @@ def test_an_interrupted_run_goes_on(model, texts, wanted, tmp_path, monkeypatch)
     assert_rows(read_rows(out), wanted)
     assert not folder.exists()
     assert "nothing to do" in run(*command, "--resume").stderr
+    other = run(*(each if each != model else "static" for each in command), "--resume")
+    assert_one_sentence(other, 2, "another set of options (model)")
+    assert run(*command, "--resume", "--kept", tmp_path / "k.txt").exit_code == 0
+    assert len((tmp_path / "k.txt").read_text().splitlines()) == len(wanted.kept)
 
 
 def test_strips_on_a_cluster(model, texts, wanted, tmp_path, monkeypatch):
@@ -332,12 +337,17 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path):
         (["--above", "0.9", "--against", "none.txt"], 1, "none.txt cannot be opened"),
         (["--above", "0.9", "--kept", "k.txt", "--encoding", "utf-16"], 2, "end by several bytes"),
         (["--above", "0.9", "-o", "in.txt.csv"], 2, "exists"),
+        (["--above", "0.9", "--kept", "in.txt.csv"], 2, "name a file that ends in .txt"),
+        (["--above", "0.9", "--kept", "in.txt", "--overwrite"], 2, "names another file of this command"),
+        (["--above", "0.9", "--kept", "mine.txt"], 2, "exists"),
+        (["--above", "0.9", "--kept", "-"], 2, "is no file"),
     ],
 )
 def test_refusals(model, tmp_path, monkeypatch, options, code, message):
     monkeypatch.chdir(tmp_path)
     write_input(tmp_path / "in.txt", ["a b", "c d"])
     (tmp_path / "in.txt.csv").write_text("mine")
+    (tmp_path / "mine.txt").write_text("mine")
     before = sorted(tmp_path.iterdir())
     assert_one_sentence(run("duplicates", "in.txt", "-m", model, *options), code, message)
     assert sorted(tmp_path.iterdir()) == before
@@ -348,6 +358,9 @@ def test_inputs_whose_records_cannot_be_kept(model, tmp_path):
     refused = run("duplicates", tmp_path / "in.json", "-m", model, "--above", "0.9", "--kept", tmp_path / "k.json")
     assert_one_sentence(refused, 2, "make a .jsonl of it")
     assert run("embed", tmp_path / "in.json", "-m", model, "-o", tmp_path / "x.db", "--quiet").exit_code == 0
-    for inputs, message in (([tmp_path / "x.db"], "is none: leave it out"), ([tmp_path / "x.db"] * 2, "given twice")):
+    for inputs, message in (
+        ([tmp_path / "x.db"], "give the file it was made of"),
+        ([tmp_path / "x.db"] * 2, "given twice"),
+    ):
         refused = run("duplicates", *inputs, "-m", model, "--above", "0.9", "--kept", tmp_path / "k.db")
         assert_one_sentence(refused, 2, message)
