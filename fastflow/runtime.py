@@ -55,7 +55,8 @@ class Runtime(Tasks, Properties, LibraryCalls):
 
     def __init__(
         self, model: str | os.PathLike[str] | Model | VectorModel | None = None, device: Device = "auto",
-        dtype: Dtype = "auto", threads: int | None = None, *, backend: BackendName = "auto", allow_download: bool = False,
+        dtype: Dtype = "auto", threads: int | None = None, *, backend: BackendName = "auto",
+        allow_download: bool = False,
     ) -> None:  # fmt: skip
         self._arguments: dict[str, Any] = {
             "model": resolve_model(model, allow_download), "device": device, "dtype": dtype, "threads": threads,
