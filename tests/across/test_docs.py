@@ -258,7 +258,7 @@ def test_no_sentence_that_had_to_go_is_left():
 @pytest.mark.slow
 def test_the_picture_is_of_committed_results(tmp_path):
     pytest.importorskip("matplotlib")
-    from fastflow.bench.research import figure as picture
+    import pictures as picture
 
     picture.draw.callback(tmp_path, None)
     for name in ("compared.png", "calibrated.png"):

@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable
 from statistics import fmean
 
+import pictures
 import pytest
 
 from fastflow.bench.report.table import is_busy
-from fastflow.bench.research import figure as pictures
 from fastflow.bench.research import quality
 from fastflow.bench.research.study import read
 

@@ -1,7 +1,7 @@
 """Draw the README's pictures: speed, of the quiet run in compared.json; and cosines before and after a calibration.
 
-python -m fastflow.bench.research.figure --out docs
-python -m fastflow.bench.research.figure --out docs --pairs .../STSb-test.tsv  (measures the cosines again)
+python release/pictures.py --out docs
+python release/pictures.py --out docs --pairs .../STSb-test.tsv  (measures the cosines again)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fastflow.bench.research.study import read
 from fastflow.evaluation.evaluate import read_pairs
 from fastflow.transforms.vectors import compute_paired_cosine
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+RESULTS = Path(__file__).resolve().parents[1] / "bench" / "results"
 OURS, PEERS = "#c0392b", "#7f8c8d"
 SIMILAR = 4.0  # the least score of a similar pair
 BINS, RANGE = 50, (-0.5, 1.0)  # of a histogram
@@ -48,7 +48,7 @@ def measure_cosines(path: Path) -> None:
         for kind, values in (("random", random), ("similar", compute_paired_cosine(first[near], second[near]))):
             counts = np.histogram(values, BINS, RANGE)[0].tolist()
             found.append({"vectors": when, "pairs": kind, "mean": float(values.mean()), "counts": counts})
-    command = "python -m fastflow.bench.research.figure --out docs --pairs .../STSb-test.tsv"
+    command = "python release/pictures.py --out docs --pairs .../STSb-test.tsv"
     found_of = {"machine": describe(), "command": command, "model": MODEL, "set": pairs.name, "rows": found}
     write_json(shorten(found_of), RESULTS / "cosines.json")
 
@@ -68,7 +68,7 @@ def draw_speed(axes: Sequence[Any]) -> None:
 def draw_cosines(axes: Sequence[Any]) -> None:
     """Draw the histograms of cosines.json."""
     for row in read(RESULTS / "cosines.json")["rows"]:
-        one, similar = axes[row["vectors"] == "calibrated"], row["pairs"] == "similar"
+        one, similar = axes[int(row["vectors"] == "calibrated")], row["pairs"] == "similar"
         share, edges = np.divide(row["counts"], sum(row["counts"])), np.linspace(*RANGE, BINS + 1)
         one.stairs(share, edges, fill=True, alpha=0.6, color=OURS if similar else PEERS, label=f"{row['pairs']} pairs")
         one.set_title(row["vectors"], fontsize=10)
