@@ -244,14 +244,16 @@ def open_runtime(model: str | Model | None, device: str, dtype: str, threads: in
 
 def introduce(runtime: Runtime) -> None:
     """Print the model, its backend and its notes."""
+    from fastflow.model.locate import PACKAGED
     from fastflow.session import ENGLISH
 
-    what = runtime.info()
-    only = " (English only)" * (runtime.session.packaged in ENGLISH)
+    what, packaged = runtime.info(), runtime.session.packaged
+    only = " (English only)" * (packaged in ENGLISH)
+    others = f"; also in the package: {', '.join(name for name in PACKAGED if name != packaged)}" * bool(packaged)
     kinds = re.sub(r"\([^()]*\)", "", what["calibration"])  # without settings in brackets
     calibration = "no calibration" if kinds == "none" else f"calibrated by {kinds}"
     runs = f"{what['dim']} dimensions, {what['backend']} {what['dtype']}"
-    say(f"fastflow: model {what['model']}{only}, {calibration}, {runs}")
+    say(f"fastflow: model {what['model']}{only}, {calibration}, {runs}{others}")
     for note in what["notes"]:
         say(f"fastflow: {note}")
 

@@ -37,7 +37,6 @@ USERS = {name: value for name, value in os.environ.items() if name != "PYTHONDON
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "all-MiniLM-L6-v2"
 TEXTS, ROUNDS, THREADS = 2000, 3, 2
-PEERS = ("sentence-transformers", "fastembed", "model2vec")
 LONGEST_S = 3600  # of a process
 DISTIL = """
 import sys
@@ -174,10 +173,9 @@ def make_page(result: dict[str, Any]) -> str:
 
 def _make_section(run: dict[str, Any]) -> str:
     machine, others = run["machine"], run["machine"]["processors_used_by_others"]
-    busy = is_busy(machine)
 
     def cell(value: float | None, form: str, time: bool = False) -> str:
-        return "" if value is None or (time and busy) else f"{value:{form}}"
+        return "" if value is None or (time and is_busy(machine)) else f"{value:{form}}"
 
     sizes = [
         [f"{p['package']} {p['version']}", str(p["packages"]), cell(p["installed_mb"], ".0f"),
@@ -193,7 +191,7 @@ def _make_section(run: dict[str, Any]) -> str:
     heads = ["package", "model", "dtype", "first vector, s", "texts a second", "to fastflow",
              "least cosine", "seven sets"]  # fmt: skip
     sets = ", ".join(name for name in SETS if name in machine["instruction_sets"])
-    advice = ", too many to quote times" if busy else ""
+    advice = ", too many to quote times" * is_busy(machine)
     load = "" if others is None else f", while other processes used {others:.1f} processors{advice}"
     return (
         f"\n## {machine['processor']}, {sets}\n\nTwo cores{load}, at commit {machine['commit']}: "
@@ -231,10 +229,9 @@ Made, a machine a call, by
     "--data", required=True, type=click.Path(exists=True, path_type=Path), help="Its sts/ holds the seven sets."
 )
 @click.option("--model", required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--package", "packages", multiple=True, type=click.Choice(PEERS), default=PEERS, help="Besides fastflow.")
 @click.option("--work", required=True, type=click.Path(path_type=Path), help="Keeps environments and vectors.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Adds this machine to OUT.md and OUT.json.")
-def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Path) -> None:
+def main(data: Path, model: Path, work: Path, out: Path) -> None:
     """Install and time the packages, and write the page."""
     texts, source = real_texts(TEXTS)
     tasks = find_tasks([data / "sts" / f"{name}.tsv" for name in SEVEN])
@@ -252,7 +249,7 @@ def main(data: Path, model: Path, packages: tuple[str, ...], work: Path, out: Pa
             ComparedEngine("fastembed", MODEL, "float32", subject.folder / "fastembed-model"),
             ComparedEngine("model2vec", "its table", "float32", distil_by_model2vec(model, work)),
         ]
-        found = compare([each for each in engines if each.package in ("fastflow", *packages)], texts, tasks, work)
+        found = compare(engines, texts, tasks, work)
     run = {"texts": f"{len(texts)} texts, {source}", **found}
     kept = read(out.with_suffix(".json"))["runs"] if out.with_suffix(".json").exists() else []
     others = [each for each in kept if each["machine"]["processor"] != run["machine"]["processor"]]
