@@ -27,6 +27,7 @@ def fit(
     eval: Paths | None = None,
     progress: bool | Callable[[str], None] | None = None,
     *,
+    groups: Iterable[Any] | None = None,
     cache_folder: str | os.PathLike[str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
     calibration: Calibration | None = None,
@@ -41,13 +42,15 @@ def fit(
             float16, float32 or float64, without options that need an encoder or texts.
         encoder: A BERT-family encoder or a token table: a directory, a Hub id, ``default`` or ``static``.
         method: auto; none, for token weights only; or a chain of standardize, whiten[:K], components[:K],
-            nullspace[:K], flow, recolour, such as ``whiten:128,flow``. ``auto`` is a flow for texts, and nullspace for
-            vectors. Recolour follows a flow, unless ``latent=True``.
+            nullspace[:K], flow, recolour, such as ``whiten:128,flow``. ``auto`` is groups if they are given, else a
+            flow for texts, and nullspace for vectors. Recolour follows a flow, unless ``latent=True``.
         pooling: auto, last, first-last or another that fastflow-train names.
         token_weights: auto, sif or none.
         seed: Equal seeds give equal models.
         eval: Files or folders of scored pairs, to measure Spearman on.
         progress: True shows lines and bars on standard error; a function takes every line. Warnings are UserWarnings.
+        groups: The group of each text or vector, such as its language; the method groups[:K], perhaps first in a chain,
+            removes the directions between the groups' means.
         cache_folder: A folder that keeps pooled embeddings; None keeps them in memory.
         log_dir: A folder for TensorBoard's scalars.
         calibration: In place of a method, an object with ``fit(X)`` and ``transform(X)``, X float32 (n, D), such as
@@ -74,7 +77,7 @@ def fit(
     from fastflow.train.arguments import run_fit
 
     named = {"method": method, "pooling": pooling, "token_weights": token_weights, "seed": seed}
-    return run_fit(texts, encoder, named | options, eval, progress, cache_folder, log_dir, calibration)
+    return run_fit(texts, encoder, named | options, eval, progress, cache_folder, log_dir, calibration, groups)
 
 
 def distill(

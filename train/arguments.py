@@ -14,9 +14,10 @@ import numpy as np
 
 from fastflow.errors import FastflowError, UsageError, warn
 from fastflow.files.read.matrix import MatrixRows
+from fastflow.train.data.corpus import note_groups
 from fastflow.train.export.result import Fit
 from fastflow.train.methods.own import check_own
-from fastflow.train.options import DEFAULTS, OWN, TrainOptions, make_options
+from fastflow.train.options import DEFAULTS, OWN, TrainOptions, check_groups, make_options, name_grouped
 from fastflow.train.pipeline.fit import RunConfig, fit_texts
 from fastflow.train.pipeline.vectors import choose_vector_options, fit_vectors
 from fastflow.train.reporter import COMMAND, SILENT, Reporter, name_arguments
@@ -50,6 +51,7 @@ def run_fit(
     cache: str | os.PathLike[str] | None,
     log_dir: str | os.PathLike[str] | None,
     own: Any = None,
+    groups: Iterable[Any] | None = None,
 ) -> Fit:
     """Run ``fastflow.fit``."""
     if unknown := [name for name in options if name not in OPTIONS]:
@@ -60,16 +62,22 @@ def run_fit(
     folder = None if cache is None else Path(cache)
     config = RunConfig(_make_reporter(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
     with errors_name_arguments():
+        options = options | {"method": name_grouped(options["method"], groups is not None)}
+        labels = None if groups is None else list(groups)
         if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
             others = {"encoder": (encoder, "default"), "eval": (pairs, None)}
             others |= {"cache_folder": (cache, None), "log_dir": (log_dir, None)}
             named = [name for name, (value, usual) in others.items() if value != usual]
             named += [name for name, value in options.items() if value != getattr(DEFAULTS, name)]
             matrix = MatrixRows(texts, VECTORS)
-            fit = fit_vectors(choose_vector_options(options, named), matrix, VECTORS, config, own)
+            fit = fit_vectors(choose_vector_options(options, named), matrix, VECTORS, config, own, labels)
         else:
             asked, sets = make_options(options), _find_pairs(pairs)
-            fit = fit_texts(os.fspath(encoder), asked, check_texts(texts), [SOURCE], config, sets, own)
+            source, keys = check_texts(texts), dict[bytes, str]()
+            if labels is not None:
+                check_groups(labels, whole := list(source))
+                source = note_groups(zip(whole, labels, strict=True), asked.sentences, keys)
+            fit = fit_texts(os.fspath(encoder), asked, source, [SOURCE], config, sets, own, keys)
     assert fit is not None  # noqa: S101
     for warning in fit.report["warnings"]:
         warn(name_arguments(warning))

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from fastflow.model.hashing import file_hash
 from fastflow.model.locate import find_model
 from fastflow.model.manifest import ENCODER, MODULES_FOLDER
 from fastflow.model.sentence.weights import files_of
-from fastflow.train.data.corpus import clean, corpus_hash, draw, read_texts
+from fastflow.train.data.corpus import clean, corpus_hash, draw, note_groups, read_groups, read_texts
 from fastflow.train.data.encoder import OF_MODULES, FrozenEncoder, open_encoder
 from fastflow.train.export import summary
 from fastflow.train.export.result import Fit
@@ -44,26 +44,32 @@ Texts = Callable[[], Iterator[str]]
 
 def train(
     paths: Sequence[str], layout: InputFormat, out: Path, encoder: str, options: TrainOptions, config: RunConfig,
-    pairs: Sequence[Path],
+    pairs: Sequence[Path], field: str | None = None,
 ) -> None:  # fmt: skip
-    """Fit a model to the texts of ``paths`` and write it to ``out``."""
-    names = [Path(path).name for path in paths]
+    """Fit a model to the texts of ``paths``, of groups by ``field`` or file, and write it to ``out``."""
+    names, groups = [Path(path).name for path in paths], dict[bytes, str]()
+    texts: Iterable[str] = read_texts(paths, layout)
+    if options.method.startswith("groups"):
+        texts = note_groups(read_groups(paths, layout, field), options.sentences, groups)
 
     def run(config: RunConfig) -> Fit | None:
-        return fit_texts(encoder, options, read_texts(paths, layout), names, config, pairs)
+        return fit_texts(encoder, options, texts, names, config, pairs, groups)
 
     _make_model(run, out, options, config)
 
 
-def train_vectors(paths: Sequence[str], out: Path, options: TrainOptions, config: RunConfig) -> None:
-    """Fit a model to the vectors of ``paths``, one .npy file, and write it to ``out``."""
+def train_vectors(
+    paths: Sequence[str], out: Path, options: TrainOptions, config: RunConfig, file: str | None = None
+) -> None:
+    """Fit a model to the vectors of ``paths``, one .npy file, of groups by lines of ``file``; write it to ``out``."""
     if len(paths) > 1:
         raise UsageError("a .npy file of vectors is given alone, without other files or texts beside it")
     (path,) = paths
     with MatrixFile(path) as source:
 
         def run(config: RunConfig) -> Fit | None:
-            fit = fit_vectors(options, source.matrix, Path(path).name, config)
+            groups = None if file is None else list(read_texts([file]))
+            fit = fit_vectors(options, source.matrix, Path(path).name, config, groups)
             source.check_unchanged()
             return fit
 

@@ -6,9 +6,9 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,18 +17,22 @@ from fastflow.errors import UsageError, missing_extra
 from fastflow.train.reporter import flag, refuse
 from fastflow.values import is_whole, short
 
+if TYPE_CHECKING:
+    from fastflow.transforms.calibration import Stage
+
 METHODS = (
-    "flow, whiten[:K], standardize, components[:K], nullspace[:K], none, auto, or a chain such as whiten:128,flow or "
-    "whiten,recolour"
+    "flow, whiten[:K], standardize, components[:K], nullspace[:K], groups[:K], none, auto, or a chain such as "
+    "whiten:128,flow or whiten,recolour"
 )
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method of a chain: its kind, and K as ``dims``."""
+    """One method of a chain: its kind, K as ``dims``, and the ``stage`` of one that is fitted already."""
 
     kind: str
     dims: int | None = None
+    stage: Stage | None = None
 
 
 def parse_method(text: str) -> list[Method]:
@@ -39,13 +43,31 @@ def parse_method(text: str) -> list[Method]:
         return [Method(OWN)]
     links = []
     for part in re.split("[,+]", text):
-        match = re.fullmatch(r"(flow|standardize|whiten|recolour|components|nullspace)(?::(\d+))?", part.strip())
+        match = re.fullmatch(r"(flow|standardize|whiten|recolour|components|nullspace|groups)(?::(\d+))?", part.strip())
         if not match or (match[2] and match[1] in ("flow", "standardize", "recolour")):
             raise UsageError(f"unknown method {part.strip()!r}; use {METHODS}")
         links.append(Method(match[1], int(match[2]) if match[2] else None))
+    if any(link.kind == "groups" for link in links[1:]):
+        raise UsageError(f"method {text!r}: groups comes first, before what is fitted to the vectors without them")
     if any(link.kind == "recolour" for link in links[:-1]) or links[0].kind == "recolour":
         raise UsageError(f"method {text!r}: recolour comes last, after the calibration whose spectrum it gives back")
     return links
+
+
+def name_grouped(method: str, given: bool) -> str:
+    """Name the method if groups are ``given`` or not; raises a UsageError unless both go together."""
+    method = "groups" if given and method == "auto" else method
+    if given and not method.startswith("groups"):
+        raise refuse("{groups} is of the method groups, which {method:{name}} does not begin with", name=method)
+    if method.startswith("groups") and not given:
+        raise refuse("{method:groups} needs the group of each text: give {groups}, or, of files, a file a group")
+    return method
+
+
+def check_groups(groups: Sequence[Any] | None, rows: Sized) -> None:
+    """Raise a UsageError unless there is a group for each of ``rows``, or none at all."""
+    if groups is not None and len(groups) != len(rows):
+        raise refuse(f"{{groups}} has {len(groups)} groups for {len(rows)} rows: give one each")
 
 
 def complete_chain(links: list[Method], latent: bool) -> list[Method]:
@@ -175,8 +197,9 @@ class TrainOptions:
     method: str = name_field(
         "auto",
         "auto: the recommended method, which is flow; whiten,recolour with --stream, nullspace:10 for vectors, and "
-        f"none for an encoder that was tuned for similarity or for fewer than {FEWEST:,} texts. Else flow, whiten[:K], "
-        "standardize, components[:K], nullspace[:K], none, or a chain such as whiten:128,flow.",
+        f"none for an encoder that was tuned for similarity or for fewer than {FEWEST:,} texts; groups with --groups. "
+        "Else flow, whiten[:K], standardize, components[:K], nullspace[:K], groups[:K], none, or a chain such as "
+        "whiten:128,flow.",
     )
     preset: str = choice_field(
         f"none {' '.join(PRESETS)}",
@@ -300,6 +323,11 @@ class TrainOptions:
     @property
     def links(self) -> list[Method]:
         return complete_chain(parse_method(self.method), self.latent)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the method only removes the directions between groups."""
+        return bool(re.fullmatch(r"groups(:\d+)?", self.method))
 
     @property
     def has_recolour(self) -> bool:

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from fastflow.commands import QUIET, Command, corpus_options
 from fastflow.console import plain_errors
-from fastflow.train.options import TrainOptions, add_options, check_extra, make_options
+from fastflow.train.options import TrainOptions, add_options, check_extra, make_options, name_grouped
 from fastflow.version import __version__
 
 if TYPE_CHECKING:
@@ -43,6 +43,13 @@ class TrainCommand(Command):
     "-o", "--output", "out", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The model to make."
 )
 @add_options(TrainOptions)
+@click.option(
+    "--groups",
+    metavar="FIELD",
+    help="The column of each text's group, such as its language: the method groups removes the directions between the "
+    "groups' means. Of VECTORS.npy: a .txt file, a group a line. Without it --method groups takes each CORPUS file as "
+    "a group.",
+)
 @corpus_options
 @click.option(
     "--cache-folder",
@@ -68,6 +75,7 @@ class TrainCommand(Command):
 def train(
     corpus: tuple[str, ...],
     encoder: str | None,
+    groups: str | None,
     out: Path,
     pairs: tuple[Path, ...],
     layout: Callable[[], InputFormat],
@@ -109,15 +117,17 @@ def train(
     from fastflow.train.pipeline.vectors import choose_vector_options
     from fastflow.train.reporter import COMMAND, WARNINGS
 
+    by_file = options["method"].startswith("groups") and len(corpus) > 1
+    options["method"] = name_grouped(options["method"], groups is not None or by_file)
     config = RunConfig(WARNINGS if quiet else COMMAND, log_dir=log_dir, resume=resume, dry_run=dry_run)
     if encoder is None or any(map(is_matrix_file, corpus)):
-        train_vectors(corpus, out, choose_vector_options(options, _list_asked(ctx)), config)
+        train_vectors(corpus, out, choose_vector_options(options, _list_asked(ctx)), config, groups)
         return
     config = replace(config, cache=cache_directory(cache_folder), reference=reference_encoder)
-    train_texts(corpus, layout(), out, encoder, make_options(options), config, pairs)
+    train_texts(corpus, layout(), out, encoder, make_options(options), config, pairs, groups)
 
 
 def _list_asked(ctx: click.Context) -> list[str]:
     given = [p for p in ctx.command.params if ctx.get_parameter_source(str(p.name)) is not ParameterSource.DEFAULT]
     names = [p.opts[-1].removeprefix("--").replace("-", "_") for p in given if isinstance(p, click.Option)]
-    return [name for name in names if name not in ("output", "dry_run", "quiet", "debug")]
+    return [name for name in names if name not in ("output", "dry_run", "quiet", "debug", "groups")]

@@ -43,12 +43,13 @@ def spearman(a: Matrix, b: Matrix) -> float:
 class Measure(NamedTuple):
     """A measure x100 over ``units``; ``at(counts)``: its value if unit i is drawn ``counts[i]`` times.
 
-    ``shares``: the value is the mean of a share, 0 to 1, of each unit.
+    ``shares``: the value is the mean of a share, 0 to 1, of each unit; ``wilson``: so is its interval.
     """
 
     units: int
     at: Callable[[Matrix], float]
     shares: bool = False
+    wilson: bool = False
 
     @property
     def value(self) -> float:
@@ -57,9 +58,11 @@ class Measure(NamedTuple):
     def interval(self, seed: int = 0) -> tuple[float, float]:
         """Compute the 95 % bootstrap interval, shifted to the mean ``value``; Wilson's if no share differs from it."""
         n = self.units
-        if self.shares and self.value in (0.0, 100.0):
-            reach = 100 * WILSON / (n + WILSON)
-            return (0.0, reach) if self.value == 0 else (100 - reach, 100.0)
+        if self.shares and (self.wilson or self.value in (0.0, 100.0)):
+            p = self.value / 100
+            centre, reach = p + WILSON / (2 * n), np.sqrt(WILSON * (p * (1 - p) + WILSON / (4 * n)) / n)
+            low, high = (100 * np.clip((centre - reach, centre + reach), 0, 1 + WILSON / n) / (1 + WILSON / n)).tolist()
+            return low, high
         low, high = np.clip(interval_of(self.draws(seed), self.value), 0.0, 100.0)
         return float(low), float(high)
 
@@ -69,9 +72,9 @@ class Measure(NamedTuple):
         return np.array([self.at(np.bincount(rng.integers(0, n, n), minlength=n)) for _ in range(DRAWS)])
 
 
-def mean_of(values: Matrix) -> Measure:
+def mean_of(values: Matrix, wilson: bool = False) -> Measure:
     """Make the Measure of the mean x100 of ``values`` (n,)."""
-    return Measure(len(values), lambda counts: float(100 * (counts @ values) / counts.sum()), shares=True)
+    return Measure(len(values), lambda counts: float(100 * (counts @ values) / counts.sum()), True, wilson)
 
 
 def auc_of(positive: NDArray[np.bool_], similarity: Matrix) -> Measure:

@@ -134,13 +134,18 @@ def describe(stages: Sequence[Stage]) -> str:
     return " -> ".join(words) or "none"
 
 
+def is_linear(stages: Sequence[Stage]) -> bool:
+    """Return whether there are stages, and all are linear maps: they commute with a mean."""
+    return bool(stages) and all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages)
+
+
 def keeps_mean(stages: Sequence[Stage]) -> bool:
     """Return whether embeddings may have a mean other than 0."""
     if stages and stages[-1].kind in ("linear", PYTHON):
         return True
     if stages and stages[-1].kind == "recolour":
         return bool(stages[-1].params["shift"].any())
-    return all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages)
+    return not stages or is_linear(stages)
 
 
 def check(stages: Sequence[Stage], inputs: int) -> None:

@@ -271,22 +271,19 @@ def test_rows_and_table_hold_every_way_of_a_bitext(tmp_path):
     files = bitext(tmp_path, en=["a", "b"], german=["c", "a"], fr=["a", "b"])
     rows = evaluate_tasks(Encoder(), find_tasks(files))
     assert {"set": "bitext", "kind": "bitext", "languages": 3, "lines": 2}.items() <= rows[0].items()
-    assert list(rows[0]["measures"]) == ["accuracy", "en and german", "en and fr"]
+    pairs = ["en and german", "en and fr"]
+    means = ["accuracy", "mixed", "share", "languages"]
+    assert list(rows[0]["measures"]) == [*means, *pairs, *(f"{pair}, mixed" for pair in pairs)]
     assert rows[0]["measures"]["en and fr"] == {"value": 100, "interval": [34.24, 100.0]}
     assert rows[0]["ways"] == find_tasks(files)[0].compare_all(encode(["a", "b", "c"]))
     table, ways = (part.split("\n") for part in format_tasks(rows).split("\n\n"))
-    assert [line.split("  ")[0] for line in table[1:]] == ["bitext"] * 3
+    assert [line.split("  ")[0] for line in table[1:]] == ["bitext"] * 8
     assert len({line.index(value) + len(value) for line in table[1:] for value in [line.split()[-4]]}) == 1
     assert ways[0].split() == ["from\\to", "en", "german", "fr"]
     assert [line.split()[0] for line in ways[1:]] == ["en", "german", "fr"]
     assert ways[1].split()[1:] == ["-", f"{rows[0]['ways']['en']['german']:.1f}", "100.0"]
     two = format_tasks(evaluate_tasks(Encoder(), find_tasks(files[:2])))
-    assert [line.split("  ")[0] for line in two.split("\n")] == [
-        "set",
-        "bitext",
-        "bitext",
-        "bitext",
-    ]  # no table of ways
+    assert [line.split("  ")[0] for line in two.split("\n")] == ["set", *["bitext"] * 8]  # no table of ways
 
 
 # ---- files that are refused: reader, lines of the file, and the sentence

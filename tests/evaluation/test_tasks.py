@@ -14,7 +14,7 @@ from fastflow import Runtime
 from fastflow.errors import FastflowError
 from fastflow.evaluation import labelled
 from fastflow.evaluation.evaluate import embed, measure
-from fastflow.evaluation.labelled import SEEDS, SHOTS, find_right, read_bitext, read_labelled_texts, v_measure
+from fastflow.evaluation.labelled import SEEDS, SHOTS, read_bitext, read_labelled_texts, search_lines, v_measure
 from fastflow.evaluation.retrieval import find_best, ndcg, read_retrieval
 
 from support.tasks import bitext, retrieval, write
@@ -239,18 +239,61 @@ def test_every_way_of_a_bitext_by_hand(tmp_path, files, want):
     named = {"x to y": pivot["y"], "y to x": want["y"]["x"]}
     if len(means) > 1:
         named = {f"x and {name}": mean for name, mean in means.items()}
-    assert list(found) == ["accuracy", *named]
-    assert found == pytest.approx({"accuracy": found["accuracy"], **named}, abs=0.01)
+    mixed = [f"{name}, mixed" for name in named]
+    assert list(found) == ["accuracy", "mixed", "share", "languages", *named, *mixed]
+    assert {name: found[name] for name in named} == pytest.approx(named, abs=0.01)
+    assert found["mixed"] == pytest.approx(np.mean([found[name] for name in mixed]), abs=0.01)
+    assert all(found[f"{name}, mixed"] <= found[name] + 1e-9 for name in named)  # more lines to choose among
+
+
+MIXED = [  # lines of x and y; right lines of x to y and of y to x; share of the other language after the nearest line
+    ("a b c", "a2 b2 c2", 100, 100, 50),  # every translation is at hand: two lines of either language follow
+    ("a a2 b", "a3 c b2", 33.33, 66.67, 55.56),  # lines 1 and 2 of x find each other, line 1 of y finds x's line 1
+    ("a b", "a b", 100, 100, 50),  # a text that both files have is its own translation
+    ("a b c", "b2 c2 a2", 0, 0, 50),  # the nearest is another line's translation
+]
+
+
+@pytest.mark.parametrize(("x", "y", "there", "back", "share"), MIXED)
+def test_a_mixed_search_by_hand(tmp_path, x, y, there, back, share):
+    task = read_bitext(bitext(tmp_path, x=x.split(), y=y.split()))
+    found = measure(task, vectors_of(task))
+    assert [found["x to y, mixed"], found["y to x, mixed"]] == pytest.approx([there, back], abs=0.01)
+    assert found["share"] == pytest.approx(share, abs=0.01)
+
+
+def test_a_mixed_search_against_numpy_in_float64(tmp_path):
+    rng, n, names = np.random.default_rng(1), 40, [f"{letter}{i}" for letter in "xy" for i in range(40)]
+    task = read_bitext(bitext(tmp_path, x=names[:n], y=names[n:]))
+    own = rng.normal(size=(n, 12))
+    x = np.concatenate([own, own + rng.normal(size=own.shape)]) + np.repeat([[0.0], [0.8]], n, axis=0)
+    found = measure(task, x.astype(np.float32))
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    scores = unit @ unit.T - 9 * np.eye(2 * n)
+    order = np.argsort(-scores, axis=1)
+    language, want = np.repeat([0, 1], n), np.concatenate([np.arange(n, 2 * n), np.arange(n)])
+    right = 100 * (order[:, 0] == want)
+    assert 0 < right.mean() < 100
+    assert [found["x to y, mixed"], found["y to x, mixed"]] == pytest.approx([right[:n].mean(), right[n:].mean()])
+    after = language[order[:, 1:11]] != language[:, None]
+    assert found["share"] == pytest.approx(100 * after.mean())
+    assert found["share"] < 40
+
+
+def test_the_v_measure_of_languages_is_of_all_lines(tmp_path):
+    rng, names = np.random.default_rng(2), [f"{letter}{i}" for letter in "xyz" for i in range(30)]
+    task = read_bitext(bitext(tmp_path, **{names[i][0]: names[i : i + 30] for i in (0, 30, 60)}))
+    x, cones = rng.normal(size=(90, 16)), np.repeat(10 * np.eye(16)[:3], 30, axis=0)
+    assert measure(task, x + cones)["languages"] == 100
+    assert measure(task, x)["languages"] < 20
 
 
 def test_an_interval_of_a_bitext_draws_lines(tmp_path):
     task = read_bitext(bitext(tmp_path, x=["a", "b", "c", "c2"], y=["a", "c", "c2", "c"]))
     found = task.measures(vectors_of(task))  # right: x to y line 1 only; y to x line 1 only
-    assert {name: each.at(np.array([3, 1, 0, 0])) for name, each in found.items()} == {
-        "accuracy": 75, "x to y": 75, "y to x": 75,
-    }  # fmt: skip
-    assert found["accuracy"].interval() == task.measures(vectors_of(task))["accuracy"].interval()
-    assert found["accuracy"].interval()[0] < 25 < found["accuracy"].interval()[1]
+    for name in ("accuracy", "x to y", "y to x"):
+        assert found[name].at(np.array([3, 1, 0, 0])) == 75
+    assert found["accuracy"].interval() == pytest.approx((15.0, 85.0), abs=0.01)  # Wilson's of 2 in 4
 
 
 def test_equal_vectors_are_found_at_the_first_line_whatever_the_shape_of_the_product():
@@ -260,7 +303,7 @@ def test_equal_vectors_are_found_at_the_first_line_whatever_the_shape_of_the_pro
         x[2 * lines - 1] = x[lines]  # the last line of the documents is as the first
         x /= np.linalg.norm(x, axis=1, keepdims=True)
         x[:lines] = x[lines]  # and all queries too
-        assert np.flatnonzero(find_right(x, np.arange(lines), np.arange(lines, 2 * lines))).tolist() == [0]
+        assert np.flatnonzero(search_lines(x, np.arange(lines), np.arange(lines, 2 * lines))[0]).tolist() == [0]
 
 
 def test_many_lines_are_compared_in_blocks(tmp_path, monkeypatch):

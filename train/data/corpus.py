@@ -7,10 +7,12 @@ import heapq
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from fastflow.errors import FastflowError
-from fastflow.files.read import InputFormat
-from fastflow.files.read.texts import read_records
+from fastflow.files.read import InputFormat, plain
+from fastflow.files.read.texts import format_of, read_records, unit_of
+from fastflow.train.reporter import refuse
 
 BOUNDARY = re.compile(r"(?<=[.!?…])\s+(?![a-z])|(?<=[。！？])(?=.)")  # between sentences, not after most abbreviations
 
@@ -47,6 +49,26 @@ def clean(texts: Iterable[str], cut: bool = False) -> Iterator[str]:
     for text in texts:
         if text := text.strip():
             yield from cut_sentences(text) if cut else (text,)
+
+
+def note_groups(rows: Iterable[tuple[str, Any]], cut: bool, groups: dict[bytes, str]) -> Iterator[str]:
+    """Yield the texts of ``rows`` (text, group); note each clean text's first group in ``groups`` by ``key_of``."""
+    for text, group in rows:
+        for part in clean((text,), cut):
+            groups.setdefault(key_of(part, 0), str(group))
+        yield text
+
+
+def read_groups(paths: Sequence[str], layout: InputFormat, field: str | None) -> Iterator[tuple[str, Any]]:
+    """Read every text of ``paths`` with its group: its file, or the value of ``field``."""
+    for path in paths:
+        if field is not None and format_of(path, layout.format) == "txt":
+            raise refuse("{groups} names a field, and {it} has none: leave it out, and give a file a group", it=path)
+        for record in read_records(path, layout if field is None else layout._replace(keep=(field,))):
+            group = path if field is None else plain(record.kept[0])
+            if group is None or not str(group).strip():
+                raise FastflowError(f"{path}, {unit_of(path, layout)} {record.line}: field {field!r} is empty; fill it")
+            yield from ((text, group) for text in record.texts)
 
 
 def corpus_hash(texts: Sequence[str]) -> str:

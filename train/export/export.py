@@ -43,11 +43,13 @@ from fastflow.model.manifest import (
     fingerprint,
 )
 from fastflow.model.sentence.weights import files_of
+from fastflow.model.static.table import open_table, read_rules
+from fastflow.model.static.write import write_static
 from fastflow.model.tokenizer.files import load_tokenizer
 from fastflow.model.tokenizer.settings import FILES
 from fastflow.model.verify import verify
 from fastflow.train.data.embeddings import Embedder, pick_backend
-from fastflow.train.data.encoder import FrozenEncoder
+from fastflow.train.data.encoder import FrozenEncoder, open_encoder
 from fastflow.train.methods.chain import Fitted
 from fastflow.train.reporter import refuse
 from fastflow.transforms import calibration
@@ -118,6 +120,17 @@ def export(
         _write(partial, fitted, arrays, card, entries, encoder.dim, training)
         prove(partial, encoder, fitted, texts[:PROOF_ROWS])
     return open_model(out).fingerprint
+
+
+def fold_into_table(encoder: FrozenEncoder, stages: Sequence[calibration.Stage], folder: Path) -> FrozenEncoder | None:
+    """Write a table of model2vec after linear ``stages``, which commute with its mean, to ``folder``, else None."""
+    table = is_static(encoder.directory) and read_rules(encoder.directory).model2vec
+    if not table or encoder.head is not None or not calibration.is_linear(stages):
+        return None
+    rows, tokenizer = open_table(encoder.directory), load_tokenizer(encoder.directory)
+    vectors = calibration.apply_wide(stages, rows.vectors(np.arange(rows.vocabulary), np.float32))
+    write_static(folder, tokenizer, vectors, dtype=str(rows.rows.dtype), max_length=encoder.max_length)
+    return replace(open_encoder(str(folder), "words", encoder.max_length), pooling=encoder.pooling)
 
 
 def export_vectors(out: Path, fitted: Fitted, training: dict[str, Any], card: str, vectors: Rows) -> str:

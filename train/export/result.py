@@ -18,7 +18,7 @@ from fastflow.errors import UsageError
 from fastflow.runtime import Runtime
 from fastflow.train.data.encoder import FrozenEncoder
 from fastflow.train.export import summary
-from fastflow.train.export.export import check_reference, export, export_vectors
+from fastflow.train.export.export import check_reference, export, export_vectors, fold_into_table
 from fastflow.train.methods.chain import Choice, Fitted
 from fastflow.transforms import calibration
 from fastflow.transforms.calibration import Stage
@@ -170,8 +170,12 @@ class Fit(Saving):
         if reference_encoder:
             check_reference(self.encoder)
         card = write_text_card(self.encoder, self.stages, self.training, self.measures, reference_encoder)
-        fitted = self.choice.fitted
-        return export(out, self.encoder, fitted, self.training, card, self.texts, self.pooled, reference_encoder)
+        with tempfile.TemporaryDirectory(prefix="fastflow-", ignore_cleanup_errors=True) as folder:
+            encoder, fitted, pooled = self.encoder, self.choice.fitted, self.pooled
+            folded = fold_into_table(encoder, self.stages, Path(folder) / "table")
+            if folded is not None and not reference_encoder:
+                encoder, fitted, pooled = folded, Fitted(), calibration.apply_wide(self.stages, pooled)
+            return export(out, encoder, fitted, self.training, card, self.texts, pooled, reference_encoder)
 
 
 def _remove(folder: str, process: int) -> None:

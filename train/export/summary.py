@@ -143,13 +143,15 @@ def write_verdict(measures: dict[str, Any], source: str, packaged: bool = False)
 
 def write_notes(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
     """Explain surprising rows and constant channels."""
-    return [*_note_cosine(measures, stages), *_note_constant(measures, stages, unit)]
+    groups = ["What tells the groups apart on average is removed: topics too, if groups are topics."]
+    own = groups if "groups" in measures else []
+    return [*_note_cosine(measures, stages), *_note_constant(measures, stages, unit), *own]
 
 
 def _note_constant(measures: dict[str, Any], stages: Sequence[Stage], unit: str) -> list[str]:
     if stages and stages[0].kind in ("linear", calibration.PYTHON):
         return []
-    if all(stage.kind == "nullspace" and not stage.params["mean"].any() for stage in stages):  # constants are kept
+    if not stages or calibration.is_linear(stages):  # constants are kept
         return []
     channels, dim = measures.get("constant_channels", (0, 0))
     directions = 0
@@ -176,8 +178,10 @@ def _note_cosine(measures: dict[str, Any], stages: Sequence[Stage]) -> list[str]
 
 
 def write_warnings(measures: dict[str, Any], stages: Sequence[Stage], unit: str = "texts") -> list[str]:
-    """Write warnings about the measures."""
+    """Write warnings about the measures; none of groups, which leave directions empty on purpose."""
     out: list[str] = []
+    if "groups" in measures:
+        return out
     kept = calibration.keeps_mean(stages)
     cosine = measures["isotropy"]["before"]["mean_cosine"]
     if stages and abs(cosine) < SPREAD_OUT:

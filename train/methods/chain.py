@@ -96,8 +96,10 @@ def fit_chain(
             joint = measure_joint(stages, rows) if whole is None else whole.join(stages)
             fitted.stages.append(fit_recolour(joint, dim, **(colour or DEFAULTS.colour)))
         else:
-            known = statistics or measure_moments(rows, partial(apply_wide, stages))
-            fitted.stages.append(fit_closed_form(method.kind, method.dims, known))
+            if (stage := method.stage) is None:
+                known = statistics or measure_moments(rows, partial(apply_wide, stages))
+                stage = fit_closed_form(method.kind, method.dims, known)
+            fitted.stages.append(stage)
             statistics = statistics and statistics.push_through(fitted.stages[-1])
     return fitted
 
@@ -172,7 +174,7 @@ def choose(method: str, fit: Callable[[], Fitted], views: Views, automatic: bool
         choice.fitted, choice.method = fitted, method
         chose = f"auto chose {method}: " if automatic else ""
         choice.reasons.append(f"{chose}separability of dropout views{about}: {numbers}")
-    if not (automatic or better):
+    if not (automatic or better or method.startswith("groups")):
         choice.doubt = name_options(
             "{worse}), so it may fit noise of the encoder: compare {method:none} on pairs of your own", worse=worse
         )

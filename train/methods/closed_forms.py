@@ -1,7 +1,7 @@
 """Fit closed-form calibrations in float64 to Moments, mean and covariance.
 
 Standardize is BERT-flow's SN, nullspace its NATSV (Mu & Viswanath 2018, centred), components the same without centring;
-whiten is Su et al. 2021. Every method leaves constant channels and directions at 0.
+whiten is Su et al. 2021; groups is LSAR (Xie et al. 2022). Every method leaves constant channels and directions at 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import CannotFit, FastflowError, UsageError
-from fastflow.train.data.moments import Moments, measure_moments
+from fastflow.train.data.moments import BLOCK, Moments, measure_moments
+from fastflow.train.options import name_grouped
 from fastflow.train.reporter import name_options
 from fastflow.transforms.calibration import Stage, apply_wide
 from fastflow.transforms.truncation import Rows
@@ -24,8 +25,9 @@ ROUNDING = 2.0**-20  # relative error of a value: sixteen times float32's roundi
 def fit_closed_form(kind: str, dims: int | None, m: Moments) -> Stage:
     """Fit ``kind``: whiten keeps ``dims`` directions (None: all), nullspace and components remove them (None: 1).
 
-    Raises CannotFit for too few texts.
+    Raises CannotFit for too few texts, a UsageError for groups, which ``fit_groups`` fits.
     """
+    name_grouped(kind, given=False)
     if kind == "standardize":
         return _fit_standardize(m)
     if kind == "whiten":
@@ -52,6 +54,24 @@ def _find_leading(what: str, m: Moments, remove: int) -> NDArray[np.float64]:
             f"{m.unit}"
         )
     return vectors[:, :remove].T.copy()
+
+
+def fit_groups(rows: Rows, labels: Sequence[str], dims: int | None) -> Stage:
+    """Fit the removal of directions between the means of groups, linear and without centring.
+
+    ``rows`` (n, D) have the groups ``labels`` (n,); each group counts the same. ``dims`` None: all directions, after
+    which groups have one mean. Raises CannotFit if the means do not differ in so many.
+    """
+    names, of = np.unique(np.asarray(labels), return_inverse=True)
+    means = np.zeros((len(names), rows.shape[1]))
+    for start in range(0, len(of), BLOCK):
+        np.add.at(means, of[start : start + BLOCK], np.asarray(rows[start : start + BLOCK], np.float64))
+    means /= np.bincount(of)[:, None]
+    _, scale, directions = np.linalg.svd(means - means.mean(axis=0), full_matrices=False)
+    rank = int((scale > ROUNDING * np.linalg.norm(means)).sum())
+    if not 1 <= (dims or 1) <= rank:
+        raise CannotFit(f"groups: the means of {len(names)} groups differ in {rank} directions; give other groups or K")
+    return Stage("nullspace", {}, {"mean": np.zeros(rows.shape[1]), "directions": directions[: dims or rank]})
 
 
 def _fit_whiten(m: Moments, dims: int | None) -> Stage:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,21 @@ from fastflow.evaluation.evaluate import find_sets
 from fastflow.model.tokenizer.fragmentation import take_words
 from fastflow.model.tokenizer.languages import recognise
 from fastflow.train.data.background import draw_sentences
+from fastflow.train.data.corpus import key_of
 from fastflow.train.data.embeddings import Embedder, cache_key, embed_corpus
 from fastflow.train.data.moments import Moments
 from fastflow.train.export import summary
 from fastflow.train.export.result import Fit
 from fastflow.train.methods.chain import Choice, Fitted, choose, fit_chain
+from fastflow.train.methods.closed_forms import fit_groups
 from fastflow.train.methods.loop import Schedule, Source, Training, open_log
 from fastflow.train.methods.own import check_options, fit_own
-from fastflow.train.options import DEFAULTS, TrainOptions
+from fastflow.train.options import DEFAULTS, Method, TrainOptions
 from fastflow.train.pipeline.diagnosis import Corpus, diagnose, diagnose_encoder, open_suited, read
 from fastflow.train.pipeline.recipe import Recipe, recipe
 from fastflow.train.reporter import COMMAND, Reporter
 from fastflow.train.selection.separability import Views, make_views
+from fastflow.transforms.truncation import Rows
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,13 @@ def fit_texts(
     config: RunConfig = RunConfig(),
     pairs: Sequence[Path] = (),
     own: Any = None,
+    groups: Mapping[bytes, str] | None = None,
 ) -> Fit | None:
     """Fit and measure, without saving.
 
     ``encoder`` is a directory or name, ``pairs`` are files or folders of scored pairs, ``names`` are recorded; ``own``
-    is a user's calibration. A dry run gives None.
+    is a user's calibration; ``groups`` has each text's group by ``key_of`` once the texts are read. A dry run gives
+    None.
     """
     check_options(asked, own)
     seen = diagnose_encoder(encoder, config.reference)
@@ -87,17 +93,27 @@ def fit_texts(
     if config.dry_run:
         return None
     whole = _embed(corpus, corpus.texts, plan, config) if corpus.pooled is None else corpus.pooled
-    choice = fit(plan, _gather(plan, corpus, whole, config), config, own)
+    labels = [groups[key_of(text, 0)] for text in corpus.texts] if groups else []
+    links, found = link_groups(plan.options.links, whole, labels)
+    choice = fit(plan, links, _gather(plan, corpus, whole, config), config, own)
     choice.reasons += plan.reasons
-    measures = summary.measure_change(choice.fitted, whole, choice.views)
+    measures = summary.measure_change(choice.fitted, whole, choice.views) | found
     if sets:
         measures["spearman"] = summary.measure_spearman(choice.fitted, corpus.encoder, sets, asked.device)
     training = _record(asked, plan, corpus, names, choice, measures)
     return Fit(corpus.encoder, choice, measures, training, corpus.texts, whole, list(plan.warnings))
 
 
-def fit(plan: Recipe, pooled: PooledVectors, config: RunConfig, own: Any = None) -> Choice:
-    """Fit the method of ``plan``, or ``own``, to ``pooled``; if there are views, compare it with the pooling."""
+def link_groups(links: list[Method], rows: Rows, labels: Sequence[str]) -> tuple[list[Method], dict[str, Any]]:
+    """Fit a first link groups to ``rows`` (n, D) of the groups ``labels``; returns links, and counts to record."""
+    if not labels:
+        return links, {}
+    stage = fit_groups(rows, labels, links[0].dims)
+    return [replace(links[0], stage=stage), *links[1:]], {"groups": dict(sorted(Counter(labels).items()))}
+
+
+def fit(plan: Recipe, links: Sequence[Method], pooled: PooledVectors, config: RunConfig, own: Any = None) -> Choice:
+    """Fit the method of ``plan``, ``links``, or ``own``, to ``pooled``; if there are views, compare it with pooling."""
     options, name = plan.options, plan.options.method if own is None else type(own).__name__
     run = f"{pooled.identity} {options.method} dropout={options.encoder_dropout}"
     with open_log(config.log_dir) as log:
@@ -108,7 +124,7 @@ def fit(plan: Recipe, pooled: PooledVectors, config: RunConfig, own: Any = None)
             if own is not None:
                 return fit_own(own, pooled.rows)
             beside = pooled.moments, pooled.background
-            return fit_chain(options.links, pooled.rows, plan.shape, training, options.colour, pooled.live, *beside)
+            return fit_chain(links, pooled.rows, plan.shape, training, options.colour, pooled.live, *beside)
 
         if views is None:
             return Choice(fit_method(), name)

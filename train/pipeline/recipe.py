@@ -87,6 +87,7 @@ def recipe(seen: Diagnosis, asked: TrainOptions) -> Recipe:
     automatic = asked.method == "auto"
     kept = seen.tuning is not None and automatic and not asked.has_weights
     gentle = seen.tuning is not None and not kept and asked.method != "none"
+    own_pooling = kept or gentle or (asked.is_linear and seen.whole)
     least = max(FEWEST, asked.batch_size)
     few = automatic and not (kept or asked.stream) and seen.texts is not None and seen.texts < least
     own: dict[str, Any] = {}
@@ -94,16 +95,16 @@ def recipe(seen: Diagnosis, asked: TrainOptions) -> Recipe:
         own["method"] = "none" if kept or few else AUTO_STREAMED if asked.stream else AUTO
     if asked.pooling == "auto":
         whole = seen.whole and asked.max_length is None and not asked.has_weights
-        own["pooling"] = POOLING if not (kept or gentle) else OF_MODULES if whole else "last"
+        own["pooling"] = POOLING if not own_pooling else OF_MODULES if whole else "last"
     pooling = own.get("pooling", asked.pooling)
     is_mean = pooling == OF_MODULES or parse_pooling(pooling, seen.layers).mode == "mean"
     if asked.token_weights == "auto":  # noqa: S105
-        own["token_weights"] = "none" if kept or gentle or pooling == OF_MODULES or not is_mean else "sif"
+        own["token_weights"] = "none" if own_pooling or pooling == OF_MODULES or not is_mean else "sif"
     if gentle and asked.spectrum is None:
         own["spectrum"] = TUNED_SPECTRUM
     if kept:  # method none uses no background
         own |= {name: getattr(DEFAULTS, name) for name in ("background", *OF_LANGUAGE)}
-    options, chooses_layers = replace(asked, **own), asked.pooling == "auto" and not (kept or gentle)
+    options, chooses_layers = replace(asked, **own), asked.pooling == "auto" and not own_pooling
     _refuse(seen, options, chooses_layers, is_mean)
     if seen.texts is None:
         return Recipe(options, chooses_layers, automatic)
@@ -115,7 +116,7 @@ def recipe(seen: Diagnosis, asked: TrainOptions) -> Recipe:
         reasons.append(
             f"auto keeps the pooling as it is: a flow takes {least:,} texts or more, and these are {seen.texts:,}"
         )
-    doubts = [name_options(GENTLE, shown=seen.tuning)] if gentle else []
+    doubts = [name_options(GENTLE, shown=seen.tuning)] if gentle and not asked.is_linear else []
     concerns, notes = _find_concerns(seen, options)
     lines = [*map(WARNING.__add__, doubts), *notes, *map(WARNING.__add__, concerns), *_describe(seen, plan)]
     return replace(plan, reasons=tuple(reasons), warnings=(*doubts, *concerns), lines=tuple(lines))
@@ -130,6 +131,8 @@ def _refuse(seen: Diagnosis, options: TrainOptions, chooses_layers: bool, is_mea
         raise refuse("{token_weights:sif} is for a mean, and {pooling:{given}} is none", given=options.pooling)
     if options.stream and (options.has_flow or options.sample):
         raise refuse("{stream} is for closed forms, such as whiten,recolour; a flow needs {sample:N} instead")
+    if options.stream and options.method.startswith("groups"):
+        raise refuse("{stream} keeps no vectors, and {method:groups} needs them: leave out {stream}")
     if options.background and not options.has_recolour:
         method = "method {given} with {latent}" if options.latent else "method {given}"
         raise refuse(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from fastflow.train.export.result import Fit
 from fastflow.train.methods.chain import Choice, check_chain, fit_chain
 from fastflow.train.methods.loop import Training
 from fastflow.train.methods.own import check_options, fit_own
-from fastflow.train.options import DEFAULTS, Method, TrainOptions, make_options
-from fastflow.train.pipeline.fit import RunConfig
+from fastflow.train.options import DEFAULTS, Method, TrainOptions, check_groups, make_options
+from fastflow.train.pipeline.fit import RunConfig, link_groups
 from fastflow.train.reporter import WARNING, Reporter, name_options, refuse
 
 OPTIONS = ("method", "spectrum", "mean_share", "demoted", "seed", "sample")  # that need neither encoder nor texts
@@ -37,7 +37,7 @@ def choose_vector_options(given: dict[str, Any], named: Collection[str]) -> Trai
     if isinstance(method, str) and "flow" in method:
         raise refuse(
             "{method:{given}} trains a flow, which dropout views of texts stop, and vectors have none: name a "
-            "closed form, nullspace[:K], components[:K], whiten[:K], standardize, or whiten,recolour",
+            "closed form, nullspace[:K], components[:K], groups[:K], whiten[:K], standardize, or whiten,recolour",
             given=method,
         )
     if odd := [name for name in named if name not in OPTIONS]:
@@ -49,8 +49,14 @@ def choose_vector_options(given: dict[str, Any], named: Collection[str]) -> Trai
     return make_options(options | {"token_weights": "none"})  # token_weights decides recolour's settings
 
 
-def fit_vectors(options: TrainOptions, matrix: MatrixRows, name: str, config: RunConfig, own: Any = None) -> Fit | None:
-    """Fit to the rows of ``matrix``, recorded as ``name``; ``own`` is a user's calibration. A dry run gives None."""
+def fit_vectors(
+    options: TrainOptions, matrix: MatrixRows, name: str, config: RunConfig, own: Any = None,
+    groups: Sequence[Any] | None = None,
+) -> Fit | None:  # fmt: skip
+    """Fit to the rows of ``matrix``, perhaps of ``groups`` (n,), recorded as ``name``.
+
+    ``own`` is a user's calibration. A dry run gives None.
+    """
     asked = options.method
     check_options(options, own)
     if asked == "auto":
@@ -59,12 +65,15 @@ def fit_vectors(options: TrainOptions, matrix: MatrixRows, name: str, config: Ru
     if not links:
         raise refuse("{method:none} leaves vectors as they are: there is no model to make of it")
     check_chain(links, matrix.shape[1], {})
+    check_groups(groups, matrix)
     sampled = matrix if options.sample is None else draw(matrix, options.sample, options.seed)
     _check_rows(links, sampled)
     config.reporter.write(f"vectors: {len(sampled)} of {matrix.shape[1]} numbers, no encoder; method: {method}")
     if config.dry_run:
         return None
     statistics, sha256, concerns = _survey(sampled, config.reporter)
+    labels = [str(groups[sampled.number(row)]) for row in range(len(sampled))] if groups is not None else []
+    links, found = link_groups(links, sampled, labels)
     if own is None:
         fitted = fit_chain(links, sampled, {}, Training(), options.colour, statistics=statistics)
     else:
@@ -74,7 +83,7 @@ def fit_vectors(options: TrainOptions, matrix: MatrixRows, name: str, config: Ru
     else:
         rule, reason = "named", f"{method} was kept as it was fitted: {UNJUDGED}"
     choice = Choice(fitted, method, None, {"rule": rule, "looks": [], "chosen": method}, [reason])
-    measures = summary.measure_change(fitted, sampled)
+    measures = summary.measure_change(fitted, sampled) | found
     training = {
         "source": name, "vectors": len(sampled), "vectors_sha256": sha256, "method": asked, "choice": choice.record,
         "reasons": choice.reasons, **measures,
