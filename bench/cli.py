@@ -28,6 +28,7 @@ SUITES = {  # suite -> module and function in fastflow.bench.suites
     "serve": ("serve", "run_serve"),
     "static": ("static", "run_static"),
     "rerank": ("rerank", "run_rerank"),
+    "duplicates": ("duplicates", "run_duplicates"),
 }
 SHAPED = ("encoder", "end-to-end", "serve", "rerank")  # suites that take --shape
 ON_GPU = ("flow", "encoder", "end-to-end")  # other suites measure the CPU

@@ -20,7 +20,7 @@ FLAGS = (
 )
 PACKAGES = (
     *("numpy", "torch", "triton", "transformers", "tokenizers", "sentence-transformers"),
-    *("onnxruntime", "openvino", "nncf", "fastembed", "model2vec"),
+    *("onnxruntime", "openvino", "nncf", "fastembed", "model2vec", "semhash", "faiss-cpu"),
 )
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "tf32", "float16", "bfloat16")}
 SIDES = {"cpu": 1024, "cuda": 8192}  # side of the square matrices multiplied

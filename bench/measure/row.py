@@ -29,6 +29,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     ),
     "end-to-end": (*_WHO, *_TIMES, "max_abs_err", "least_cosine", "texts_per_s", "gflops", "note"),
     "rerank": (*_WHO, *_TIMES, "max_abs_err", "least_cosine", "texts_per_s"),
+    # cpu_ms: processor time; gflops: 10^9 int8 operations in a processor second; anonymous_mb: added by the call
+    "duplicates": (*_WHO, *_TIMES, "cpu_ms", "pairs", "recall", "gflops", "compute_fraction", "anonymous_mb", "note"),
     "serve": (*_WHO, "median_ms", "p20_ms", "p80_ms", "p99_ms", "runs", *_LOAD, "resident_mb", "note"),
     "startup": (*_WHO, *_TIMES, "max_abs_err", "peak_mb", "resident_mb", "anonymous_mb", "note"),
     "static": (

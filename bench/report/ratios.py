@@ -133,6 +133,23 @@ def compute_static_ratios(rows: Sequence[Row]) -> list[Row]:
     return out
 
 
+def compute_duplicates_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return ratios to each engine by wall clock and processor time; our seconds, share of the peak and memory."""
+    out = []
+    for (subject, batch), at in group(rows, "subject", "batch"):
+        where, own = f"duplicates, {batch:,} {subject}", ("fastflow", "float32")
+        threads, mine = at[own]["threads"], f"{where}: fastflow"
+        for key in (key for key in at if key != own):
+            out += _divide(where, at, own, [key])
+            ratio = at[key]["cpu_ms"] / at[own]["cpu_ms"]
+            out.append(_make_entry(f"{mine} against {key[0]}, processor time", threads, ratio, X))
+        out.append(_make_entry(f"{mine}, processor time", threads, at[own]["cpu_ms"] / 1e3, "s"))
+        if at[own]["compute_fraction"] is not None:
+            out.append(_make_entry(f"{mine}, share of the int8 peak", threads, at[own]["compute_fraction"] * 100, "%"))
+            out.append(_make_entry(f"{mine}, anonymous memory added", threads, at[own]["anonymous_mb"], "MB"))
+    return out
+
+
 def compute_gpu_encoder_ratios(rows: Sequence[Row]) -> list[Row]:
     """Return ratios to PyTorch in the same dtype on a GPU, for each shape."""
     out = []

@@ -90,6 +90,14 @@ SUITES = {
         TIMES + "x ours=ours:.2f, pairs/s=texts_per_s:,.0f, correlation=least_cosine:.6f, max error=max_abs_err:.1e",
         "rerank: correlation and max error are of the scores, against PyTorch's in float32.",
     ),
+    "duplicates": Suite(
+        "{batch:,} texts",
+        TIMES + "x ours=ours:.2f, processor=cpu_ms:time, GOP/s=gflops:.0f, of peak=compute_fraction:.0%, "
+        "pairs=pairs:,, recall=recall:.4f, memory=anonymous_mb:.0f MB",
+        "duplicates: processor: time of all threads, and GOP/s of int8 in a second of it; of peak: over the fastest\n"
+        "product of int8 that was measured; recall: share of the exact pairs found or, of an index, not both kept;\n"
+        "memory: without mapped files, what the call adds.",
+    ),
 }
 MEANING = {
     "x ours": "x ours: the time over fastflow's in the same dtype",

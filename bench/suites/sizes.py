@@ -71,6 +71,7 @@ class Sizes:
     texts: TextSizes = TextSizes()
     serve: ServeSizes = ServeSizes()
     rerank: tuple[Shape, ...] = ((100, 20), (100, 120), (100, 400))  # documents x tokens of a document
+    duplicates: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # texts
     probe: tuple[float, int] = (0.05, 0)  # seconds of a sample of the ceilings; side of its matrices (0: default)
     starts: int = 5  # timed starts of each process
     bert: Mapping[str, Any] = field(default_factory=dict)  # differences of the random BERT from BERT-base
@@ -82,5 +83,5 @@ QUICK = Sizes(
     gpu_flow=FlowSizes(batches=(1, 1024), seconds=20, budgets=(0.5, 0.5)),
     encoder=EncoderSizes(shapes=((1, 16), (8, 32)), gpu=((1, 12), (32, 32))), texts=TextSizes(most=128, alone=40),
     serve=ServeSizes(texts=64, shares=(0.5, 3.0), seconds=1.0, lead=0.2, most=2000, connections=64), starts=2,
-    probe=(0.005, 1024),
+    probe=(0.005, 1024), duplicates=(2000,),
 )  # fmt: skip

@@ -12,15 +12,24 @@ from fastflow.bench.measure.compare import Deviation, compare, measure_agreement
 from fastflow.bench.measure.row import Array, Results, Subject, make_row
 from fastflow.bench.measure.timing import Effort, Timing, alternate, summarise, take_turns
 from fastflow.bench.peers.encoder import Embed, EncoderCandidate, TextCandidate, excuse, open_reference
+from fastflow.bench.suites.workbench import SEED
 from fastflow.errors import FastflowError
 from fastflow.model.artifact import load_model
 from fastflow.model.tokenizer import Tokens
+from fastflow.model.tokenizer.files import load_tokenizer
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 STSB = CHECKOUT.parent / "shared" / "data" / "sts" / "STSb-test.tsv"
 LINES = CHECKOUT / "examples" / "novels.txt"
 BATCH = 32  # texts, Sentence Transformers' default
 CHECKED = 64  # texts, spread over the list, that are compared with PyTorch
+TEMPLATES = (
+    "how do i {} the {} {} when the {} is {} by {}", "my {} {} does not {} after the last {} of {} and {}",
+    "what is the best {} for {} {} with a {} {} or {}", "please {} the {} of our {} {}, it {} every {}",
+    "{} {} and {} are {} than {} in {}", "the {} {} said that {} will {} its {} to {} this year",
+)  # fmt: skip
+ENDINGS = ("", " please", " today", " again", " now", " thanks", " quickly")
+SLOTS, CHANGED = 6, 0.5  # words of a template, followed by an ending; share of texts that are others with one replaced
 Tokenize = Callable[[Sequence[Any]], Tokens]
 Judge = Callable[[TextCandidate], Deviation]  # raises if the candidate is wrong
 
@@ -37,6 +46,22 @@ def real_texts(most: int | None) -> tuple[list[str], str]:
     if most is not None:
         texts, source = texts[:: max(1, len(texts) // most)][:most], f"some of {source}"
     return texts, source
+
+
+def make_near_texts(count: int) -> list[str]:
+    """Draw ``count`` distinct texts: templates with words of the packaged vocabulary, or others with one replaced."""
+    known = load_tokenizer(load_model("static").encoder).get_vocab()
+    words = np.array(sorted(word for word in known if word.isascii() and word.isalpha() and len(word) > 3))
+    rng, rows = np.random.default_rng(SEED), count + count // 10 + 10
+    sizes = [*[len(words)] * SLOTS, len(ENDINGS), len(TEMPLATES)]
+    drawn = rng.integers(sizes, size=(rows, len(sizes)))
+    for row in np.flatnonzero(rng.random(rows) < CHANGED).tolist():
+        new, place = drawn[row].copy(), rng.integers(SLOTS) if rng.random() < 0.5 else SLOTS
+        drawn[row] = drawn[rng.integers(row + 1)]
+        drawn[row, place] = new[place]
+    of = zip(drawn.tolist(), words[drawn[:, :SLOTS]].tolist(), strict=True)
+    texts = (TEMPLATES[kind].format(*some) + ENDINGS[ending] for (*_, ending, kind), some in of)
+    return list(dict.fromkeys(texts))[:count]
 
 
 def make_tokenizer(subject: Subject) -> Tokenize:

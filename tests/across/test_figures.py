@@ -257,6 +257,22 @@ def test_the_papers_table_has_published_means_and_our_wmean():
     assert {name: (first.strip(), second.strip()) for name, first, second in found} == rows
 
 
+def test_limits_of_duplicates_are_those_of_the_study():
+    """A cell has precision and recall x100."""
+    page = (ROOT / "docs" / "duplicates.md").read_text(encoding="utf-8").partition("## Which limit")[2]
+    blocks = [block.splitlines() for block in page.split("\n\n") if block.startswith("| limit")]
+    rows = read(RESULTS / "duplicate-limits.json")["rows"]
+    assert len(blocks) == len(rows["static"]) == 3
+    for name, (head, _, *lines) in zip(rows["static"], blocks, strict=True):
+        models = [cell.strip(" `") for cell in head.strip("|").split("|")[1:]]
+        assert models == list(rows)
+        wanted = [
+            [f"{row['limit']:g}", *(f"{100 * rows[m][name][at][k]:.0f}" for m in rows for k in ("precision", "recall"))]
+            for at, row in enumerate(rows["static"][name])
+        ]
+        assert [re.findall(r"[\d.]+", line) for line in lines] == wanted
+
+
 def test_the_tables_are_read():
     assert {head for head, _ in ROWS} == set(TABLES)
     assert len(QUALITY) == 8

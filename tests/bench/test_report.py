@@ -214,6 +214,7 @@ HEADINGS = {
     ("serve", 1, None): ("a model; 2 threads; serve", "candidate"),
     ("static", 100, 900): ("a model; 2 threads; static, 100 texts of 900 tokens", "candidate"),
     ("rerank", 100, 20): ("a model; 2 threads; rerank 100 documents of 20 tokens", "candidate"),
+    ("duplicates", 1000, None): ("a model; 2 threads; 1,000 texts", "candidate"),
     ("flow", 1024, None): ("a model; 2 threads", "B = 1,024"),
 }
 
