@@ -70,14 +70,14 @@ def run_fit(
             named = [name for name, (value, usual) in others.items() if value != usual]
             named += [name for name, value in options.items() if value != getattr(DEFAULTS, name)]
             matrix = MatrixRows(texts, VECTORS)
-            fit = fit_vectors(choose_vector_options(options, named), matrix, VECTORS, config, own, labels)
+            fit = fit_vectors(choose_vector_options(options, named), matrix, VECTORS, config, own=own, groups=labels)
         else:
             asked, sets = make_options(options), _find_pairs(pairs)
             source, keys = check_texts(texts), dict[bytes, str]()
             if labels is not None:
                 check_groups(labels, whole := list(source))
                 source = note_groups(zip(whole, labels, strict=True), asked.sentences, keys)
-            fit = fit_texts(os.fspath(encoder), asked, source, [SOURCE], config, sets, own, keys)
+            fit = fit_texts(os.fspath(encoder), asked, source, [SOURCE], config, sets, own=own, groups=keys)
     assert fit is not None  # noqa: S101
     for warning in fit.report["warnings"]:
         warn(name_arguments(warning))

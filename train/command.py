@@ -53,7 +53,7 @@ def train(
         texts = note_groups(read_groups(paths, layout, field), options.sentences, groups)
 
     def run(config: RunConfig) -> Fit | None:
-        return fit_texts(encoder, options, texts, names, config, pairs, groups)
+        return fit_texts(encoder, options, texts, names, config, pairs, groups=groups)
 
     _make_model(run, out, options, config)
 
@@ -69,7 +69,7 @@ def train_vectors(
 
         def run(config: RunConfig) -> Fit | None:
             groups = None if file is None else list(read_texts([file]))
-            fit = fit_vectors(options, source.matrix, Path(path).name, config, groups)
+            fit = fit_vectors(options, source.matrix, Path(path).name, config, groups=groups)
             source.check_unchanged()
             return fit
 

@@ -302,7 +302,7 @@ def duplicates(
         ``cosine`` and whether they are equal (``exact``); ``at(limit)`` and ``groups()``.
 
     Raises:
-        FastflowError: A vector is not finite, widths differ, texts come without a runtime, or too many pairs pass.
+        FastflowError: A vector is not finite, widths differ, texts are given without a runtime, or too many pairs pass.
     """
     above = check_limit(above)
     other = (None, None) if against is None else _embed(against, runtime)

@@ -70,6 +70,7 @@ def fit_texts(
     names: Sequence[str],
     config: RunConfig = RunConfig(),
     pairs: Sequence[Path] = (),
+    *,
     own: Any = None,
     groups: Mapping[bytes, str] | None = None,
 ) -> Fit | None:

@@ -50,7 +50,7 @@ def choose_vector_options(given: dict[str, Any], named: Collection[str]) -> Trai
 
 
 def fit_vectors(
-    options: TrainOptions, matrix: MatrixRows, name: str, config: RunConfig, own: Any = None,
+    options: TrainOptions, matrix: MatrixRows, name: str, config: RunConfig, *, own: Any = None,
     groups: Sequence[Any] | None = None,
 ) -> Fit | None:  # fmt: skip
     """Fit to the rows of ``matrix``, perhaps of ``groups`` (n,), recorded as ``name``.
