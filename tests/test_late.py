@@ -185,7 +185,7 @@ def test_a_fork_by_the_thread_that_makes_something_and_a_failure_that_is_tried_a
 LOCKS = {  # the locks that a Runtime holds while it computes, and why no child waits for them
     "fastflow/late.py": ["RLock"],  # a fork waits for it
     "fastflow/backends/triton.py": ["RLock"],  # a child is refused before
-    "fastflow/serve/engine.py": ["Condition"],  # a server does not fork
+    "fastflow/serve/engine.py": ["Lock", "Condition", "Lock"],  # a server does not fork
 }
 
 
