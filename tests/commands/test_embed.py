@@ -105,6 +105,7 @@ def test_the_first_command_of_the_readme():
     assert [row["text"] for row in rows(result)] == source.read_text(encoding="utf-8").splitlines()
     assert result.stderr.startswith("fastflow: model default (English only), calibrated by flow -> recolour, 256")
     assert ", 256 dimensions" in result.stderr
+    assert "; also in the package: " in result.stderr.splitlines()[0]
 
 
 def test_undecodable_bytes_can_be_replaced(model):
