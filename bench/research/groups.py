@@ -3,7 +3,7 @@
     python -m fastflow.bench.research.groups --data DIR --table DIR --out FILE.json
 
 ``--table``: ``multilingual`` as commit bf42663d made it. Directions are fitted to 3,000 sentences of each language of
-data/langs. STSb-dev, the same sentences in four languages, and 200 held-out sentences of each language choose.
+data/langs. STSb-dev, the same sentences in four languages, chooses.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def list_ways(fitted: dict[str, Rows]) -> dict[str, Change]:
     return ways
 
 
-def measure_way(change: Change, dev: dict[str, Any], vectors: dict[str, Rows], held: dict[str, Rows]) -> dict[str, Any]:
-    """Return Spearman of STSb-dev, retrieval of its sentences from English, and how held-out languages cluster."""
+def measure_way(change: Change, dev: dict[str, Any], vectors: dict[str, Rows]) -> dict[str, Any]:
+    """Return Spearman of STSb-dev, and retrieval of its sentences from English."""
     sts = {code: measure(dev[code], change(vectors[code], code))["all"] for code in DEV}
     at, texts = {}, list(zip(dev["en"].first + dev["en"].second, range(2 * len(dev["en"].first)), strict=True))
     lines = [number for text, number in texts if at.setdefault(text, number) == number]
@@ -70,12 +70,8 @@ def measure_way(change: Change, dev: dict[str, Any], vectors: dict[str, Rows], h
         found.append(
             [search_lines(x, asked, wanted)[0].mean(), *(s.mean() for s in search_lines(x, asked, wanted, True))]
         )
-    rows = np.concatenate([change(own, code) for code, own in held.items()])
-    languages = np.repeat(np.arange(len(held)), HELD)
-    clusters = LabelledTexts("", [], languages, np.arange(len(rows)), [], []).measure_clusters(rows).value
     apart, mixed, share = (100 * float(each) for each in np.mean(found, axis=0))
-    return {"sts": sts, "mean sts": fmean(sts.values()), "apart": apart, "mixed": mixed, "share": share,
-            "languages": clusters}  # fmt: skip
+    return {"sts": sts, "mean sts": fmean(sts.values()), "apart": apart, "mixed": mixed, "share": share}
 
 
 def measure_topics(data: Path) -> dict[str, dict[str, list[float]]]:
@@ -100,14 +96,13 @@ def main(data: Path, table: Path, out: Path) -> None:
     tickets = Path("examples/tickets.tsv").read_text(encoding="utf-8").splitlines()[1:]
     _, topics, languages, texts = zip(*(line.split("\t") for line in tickets), strict=True)
     with Runtime(table) as runtime:
-        fitted, held = {}, {}
+        fitted = {}
         for path in sorted((data / "langs").glob("*.txt.zst")):
             lines = list(read_texts([str(path)]))
-            held[path.name[:2]] = runtime.encode(lines[-HELD:])
             fitted[path.name[:2]] = runtime.encode(lines[:-HELD][:FITTED])
         vectors = {code: runtime.encode(task.texts) for code, task in dev.items()}
         before = runtime.encode(list(texts))
-    rows = {name: measure_way(way, dev, vectors, held) for name, way in list_ways(fitted).items()}
+    rows = {name: measure_way(way, dev, vectors) for name, way in list_ways(fitted).items()}
     with Runtime("multilingual") as runtime:
         own = {"before": before, "own groups": apply_wide([fit_groups(before, languages, None)], before)}
         own["package"] = runtime.encode(list(texts))
