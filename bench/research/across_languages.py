@@ -61,9 +61,9 @@ def measure_model(model: str, tasks: Mapping[str, Task]) -> dict[str, Any]:
             "model": Path(model).name, "fingerprint": runtime.fingerprint, "dim": runtime.info()["dim"],
             "prompt": runtime.prompts.get("query", ""),
             "sts": {name: measure(tasks[name], encode(tasks[name].texts))["all"] for name in STS},
-            "bitext": alone | {"mean of 13": found["accuracy"].value},
-            "mixed": {name: found[f"{PIVOT} and {name}, mixed"].value for name in SEEN}
+            "bitext": alone | {"mean of 13": found["accuracy"].value}
             | {f"{name} of 13": found[name].value for name in ("mixed", "share", "languages")},
+            "mixed": {name: found[f"{PIVOT} and {name}, mixed"].value for name in SEEN},
             "intervals": {name: found[name].interval() for name in ("accuracy", "mixed", "share", "languages")},
             "from English": measure_english(bitext, shorten(vectors, True, None)),
             "classes": {name: measure(tasks[name], encode(tasks[name].texts))["v_measure"] for name in CLASSES},

@@ -56,7 +56,8 @@ def list_ways(fitted: dict[str, Rows]) -> dict[str, Change]:
 def measure_way(change: Change, dev: dict[str, Any], vectors: dict[str, Rows]) -> dict[str, Any]:
     """Return Spearman of STSb-dev, and retrieval of its sentences from English."""
     sts = {code: measure(dev[code], change(vectors[code], code))["all"] for code in DEV}
-    at, texts = {}, list(zip(dev["en"].first + dev["en"].second, range(2 * len(dev["en"].first)), strict=True))
+    at: dict[str, int] = {}
+    texts = list(zip(dev["en"].first + dev["en"].second, range(2 * len(dev["en"].first)), strict=True))
     lines = [number for text, number in texts if at.setdefault(text, number) == number]
     sides = {}
     for code, task in dev.items():
@@ -71,7 +72,7 @@ def measure_way(change: Change, dev: dict[str, Any], vectors: dict[str, Rows]) -
             [search_lines(x, asked, wanted)[0].mean(), *(s.mean() for s in search_lines(x, asked, wanted, True))]
         )
     apart, mixed, share = (100 * float(each) for each in np.mean(found, axis=0))
-    return {"sts": sts, "mean sts": fmean(sts.values()), "apart": apart, "mixed": mixed, "share": share}
+    return {**sts, "mean": fmean(sts.values()), "apart": apart, "mixed": mixed, "share": share}
 
 
 def measure_topics(data: Path) -> dict[str, dict[str, list[float]]]:
