@@ -83,9 +83,10 @@ def search_lines(
     for block in compute_cosines(x[queries], x[pool]):
         asked = slice(start := sum(map(len, right)), start + len(block))
         block[:, : len(own)][own == queries[asked, None]] = -np.inf
-        nearest = np.argsort(-block, axis=1, kind="stable")[:, : min(NEXT + 1, len(pool) - mixed)]
-        right.append(pool[nearest[:, 0]] == documents[asked])
-        share.append((nearest[:, 1:] >= len(own)).sum(axis=1) / max(1, nearest.shape[1] - 1))
+        count, nearest = min(NEXT + 1, len(pool) - mixed), block.argmax(axis=1)
+        best = np.argpartition(-block, count - 1, axis=1)[:, :count]
+        right.append(pool[nearest] == documents[asked])
+        share.append(((best >= len(own)).sum(axis=1) - (nearest >= len(own))) / max(1, count - 1))
     return np.concatenate(right), np.concatenate(share)
 
 

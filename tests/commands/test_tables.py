@@ -222,7 +222,10 @@ def test_eval_compares_languages(tmp_path, monkeypatch):
     }  # fmt: skip
     assert task["measures"]["accuracy"] == {"value": 100, "interval": [43.85, 100.0]}
     rows = [line.split() for line in result.stdout.splitlines()]
-    assert [row[1:-4] for row in rows[1:]] == [["accuracy"], ["en", "to", "same"], ["same", "to", "en"]]
+    assert [row[1:-4] for row in rows[1:]] == [
+        *(["accuracy"], ["mixed"], ["share"], ["languages"], ["en", "to", "same"], ["same", "to", "en"]),
+        *(["en", "to", "same,", "mixed"], ["same", "to", "en,", "mixed"]),
+    ]
     three = run("eval", "en.txt", "same.txt", "other.txt", "-m", "static", "--quiet")
     assert three.stdout.splitlines()[-3:] == [
         "en          - 100.0   0.0",

@@ -203,6 +203,14 @@ def measure_v(x, labels):
     return np.mean([v_measure(of, each, np.ones(len(of))) for each in found])
 
 
+@pytest.mark.slow
+def test_clusters_of_tickets_in_three_languages_are_topics():
+    texts, topics, languages = read_tickets()
+    with Runtime("multilingual") as runtime:
+        x = runtime.encode(texts, normalize_embeddings=True)
+    assert measure_v(x, topics) > 2 * measure_v(x, languages)
+
+
 @pytest.mark.data
 @pytest.mark.slow
 def test_groups_that_are_the_topics_take_the_topics_away(shared_data):
