@@ -42,4 +42,4 @@ class Meter:
 
 def read_anonymous() -> float:
     """Return the anonymous MB of this process; 0 where the system does not tell."""
-    return float((read_text("/proc/self/status").partition("RssAnon:")[2].split() or [0])[0]) / 1e3
+    return float((read_text("/proc/self/status").partition("RssAnon:")[2].split() or ["0"])[0]) / 1e3
