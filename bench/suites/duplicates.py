@@ -80,7 +80,7 @@ def measure_peak() -> float:
     a, ones = torch.ones(2048, 2048, dtype=torch.int8), np.ones(2048, np.float32)
     ours = partial(cpu.compare, a.numpy(), ones, ones * 1e9, a.numpy().copy(), ones, ones * 0, 0, 2048, 1, 1)
     calls = ours, partial(torch._int_mm, a, a)
-    return 2 * 2048**3 / min(cpu_watch(call, 1, process_time) for call in calls for _ in range(5)) / 1e9
+    return 2 * 2048**3 / min(cpu_watch(call, 1, process_time) for _ in range(20) for call in calls) / 1e9
 
 
 def check_all(candidates: Sequence[PairFinder], model: Runtime, results: Results) -> list[PairFinder]:
@@ -153,10 +153,10 @@ def measure_size(
     whole = {each.name: partial(each.find, texts, None) for each in takers} if count <= ONCE else {WHOLE: encode}
     ways = alternate(whole, EFFORT, meter.watch)
     for each in takers:
-        if (timing := ways.get(each.name)) is not None:
-            add(each, WHOLE, timing, median(meter.seconds[whole[each.name]]))
+        if each.name in ways:
+            add(each, WHOLE, ways[each.name], median(meter.seconds[whole[each.name]]))
         else:
-            one, other = timings[each.name], ways[WHOLE]
-            apart = Timing(one.median_ms + other.median_ms, one.p20_ms + other.p20_ms, one.p80_ms + other.p80_ms, 1, 1)
+            median_ms, p20, p80, *_ = (a + b for a, b in zip(timings[each.name], ways[WHOLE], strict=True))
             seconds = sum(median(meter.seconds[call]) for call in (encode, alone[each.name]))
+            apart = Timing(median_ms, p20, p80, 1, 1)
             add(each, WHOLE, apart, seconds, note="texts are embedded and compared apart")

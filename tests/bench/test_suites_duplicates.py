@@ -107,6 +107,7 @@ def test_many_texts_are_timed_apart_and_an_engine_that_takes_long_is_left_out(ru
     results = run("slow")
     assert [entry["name"] for entry in results.skipped] == ["slow float32"]
     assert "600 texts would take it about" in results.skipped[0]["reason"]
+    assert [row["batch"] for row in results.rows if row["name"] == "slow"] == [300]
     pair, way = results.rows[-2:]
     assert (way["subject"], way["note"]) == (duplicates.WHOLE, "texts are embedded and compared apart")
     assert way["cpu_ms"] > pair["cpu_ms"]
