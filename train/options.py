@@ -325,11 +325,6 @@ class TrainOptions:
         return complete_chain(parse_method(self.method), self.latent)
 
     @property
-    def is_linear(self) -> bool:
-        """Whether the method only removes the directions between groups."""
-        return bool(re.fullmatch(r"groups(:\d+)?", self.method))
-
-    @property
     def has_recolour(self) -> bool:
         return bool(self.links) and self.links[-1].kind == "recolour"
 

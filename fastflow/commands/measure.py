@@ -54,9 +54,8 @@ def eval_command(
     every set. The other measures have a 95 % interval; labelled texts and retrieval need the extra eval.
 
     Accuracy is how often the nearest line of the other file, by cosine, is the same line. It averages both
-    ways between the first .txt file and each other; mixed searches both files. Share is the other file's part of the
-    ten next lines, 50 if the language does not count, and languages the V-measure of k-means with the extra eval,
-    then 0. Three files or more have a table of all ways.
+    ways between the first .txt file and each other; mixed searches both files. Share and languages are 50 and 0 if the
+    model does not sort by language. Three files or more have a table of all ways.
     """
     from fastflow.evaluation.compare import compare, format_rows, measure_all
     from fastflow.evaluation.evaluate import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,7 +88,8 @@ def recipe(seen: Diagnosis, asked: TrainOptions) -> Recipe:
     automatic = asked.method == "auto"
     kept = seen.tuning is not None and automatic and not asked.has_weights
     gentle = seen.tuning is not None and not kept and asked.method != "none"
-    own_pooling = kept or gentle or (asked.is_linear and seen.whole)
+    only_groups = re.fullmatch(r"groups(:\d+)?", asked.method) is not None
+    own_pooling = kept or gentle or (only_groups and seen.whole)
     least = max(FEWEST, asked.batch_size)
     few = automatic and not (kept or asked.stream) and seen.texts is not None and seen.texts < least
     own: dict[str, Any] = {}
@@ -116,7 +118,7 @@ def recipe(seen: Diagnosis, asked: TrainOptions) -> Recipe:
         reasons.append(
             f"auto keeps the pooling as it is: a flow takes {least:,} texts or more, and these are {seen.texts:,}"
         )
-    doubts = [name_options(GENTLE, shown=seen.tuning)] if gentle and not asked.is_linear else []
+    doubts = [name_options(GENTLE, shown=seen.tuning)] if gentle and not only_groups else []
     concerns, notes = _find_concerns(seen, options)
     lines = [*map(WARNING.__add__, doubts), *notes, *map(WARNING.__add__, concerns), *_describe(seen, plan)]
     return replace(plan, reasons=tuple(reasons), warnings=(*doubts, *concerns), lines=tuple(lines))
