@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
+    from fastflow.train.distil.deep import DistilledLayers
     from fastflow.train.distil.run import Distilled
     from fastflow.train.export.result import Fit
     from fastflow.types import FitOptions
@@ -83,8 +84,12 @@ def distill(
     penalty: float | None = None,
     seed: int = DEFAULTS.seed,
     progress: bool | Callable[[str], None] | None = None,
-) -> Distilled:
-    """Make a table of token vectors that approximates a model, without labels, as ``fastflow distill`` does.
+    *,
+    layers: int = 0,
+    minutes: float = 30.0,
+    start: str | None = None,
+) -> Distilled | DistilledLayers:
+    """Make a token table, or a BERT of a few layers, that approximates a model, as ``fastflow distill`` does.
 
     It needs the ``train`` extra.
 
@@ -97,9 +102,12 @@ def distill(
         penalty: How strongly vectors are held near a first estimate; None: the best on held-out sentences.
         seed: Chooses the held-out sentences.
         progress: As in ``fit``.
+        layers: Layers of the model; 0: a table.
+        minutes: How long layers are trained.
+        start: A table, or a model with layers, to begin at; None: a table of the texts.
 
     Returns:
-        A Distilled: ``report``, ``save(directory)``, ``runtime()``.
+        A Distilled or DistilledLayers: ``report``, ``save(directory)``, ``runtime()``.
 
     Raises:
         UsageError: An option is wrong.
@@ -113,4 +121,5 @@ def distill(
     from fastflow.train.arguments import run_distil
 
     options = {"dim": dim, "words": words, "dtype": dtype, "penalty": penalty, "seed": seed}
+    options |= {"layers": layers, "minutes": minutes, "start": start}
     return run_distil(model, texts, options, progress)

@@ -22,6 +22,7 @@ from fastflow.train.reporter import COMMAND, SILENT, Reporter, name_arguments
 from fastflow.values import short
 
 if TYPE_CHECKING:
+    from fastflow.train.distil.deep import DistilledLayers
     from fastflow.train.distil.run import Distilled
     from fastflow.train.options import Paths
 
@@ -73,14 +74,18 @@ def run_fit(
 
 def run_distil(
     model: str | os.PathLike[str], texts: Any, options: dict[str, Any], progress: bool | Callable[[str], None] | None
-) -> Distilled:
+) -> Distilled | DistilledLayers:
     """Run ``fastflow.distill``."""
+    from fastflow.train.distil.deep import distil_layers
     from fastflow.train.distil.run import DistilOptions, distil
-    from fastflow.train.distil.teacher import Teacher
+    from fastflow.train.distil.teacher import KeptTeacher, Teacher
 
     with errors_name_arguments():
-        whole = list(check_texts(texts, "distill"))
-        teacher, settings = Teacher(os.fspath(model)), DistilOptions(**options)
+        whole, settings = list(check_texts(texts, "distill")), DistilOptions(**options)
+        if settings.layers:
+            kept = KeptTeacher(os.fspath(model))
+            return distil_layers(partial(iter, whole), [SOURCE], kept, settings, _make_reporter(progress))
+        teacher = Teacher(os.fspath(model))
         return distil(partial(iter, whole), [SOURCE], teacher, settings, _make_reporter(progress), total=len(whole))
 
 

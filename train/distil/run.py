@@ -129,7 +129,10 @@ WORDS_MEASURED = 1000
 
 @dataclass(frozen=True)
 class DistilOptions:
-    """The options of fastflow distill; a value out of range raises a UsageError."""
+    """The options of fastflow distill; a value out of range raises a UsageError.
+
+    ``layers`` above 0 make a student with layers, trained for ``minutes`` from the model ``start``; None: a table.
+    """
 
     dim: int | None = None
     words: int = 0
@@ -137,9 +140,12 @@ class DistilOptions:
     penalty: float | None = None
     sentences: bool = False
     seed: int = 0
+    layers: int = 0
+    minutes: float = 30.0
+    start: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("dim", 1), ("words", 0), ("seed", 0)):
+        for name, least in (("dim", 1), ("words", 0), ("seed", 0), ("layers", 0)):
             value = getattr(self, name)
             if not (is_whole(value, least) or (name == "dim" and value is None)):
                 raise refuse(
@@ -150,9 +156,17 @@ class DistilOptions:
         if self.dtype not in DTYPES:
             kinds = f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}"
             raise refuse("{dtype} must be {kinds}, not {given}", kinds=kinds, given=short(self.dtype))
-        usable = isinstance(self.penalty, int | float) and not isinstance(self.penalty, bool)
-        if self.penalty is not None and not (usable and 0 < self.penalty < np.inf):
-            raise refuse("{penalty} must be a number above 0, not {given}", given=short(self.penalty))
+        for name in ("penalty", "minutes"):
+            value = getattr(self, name)
+            usable = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (usable and 0 < value < np.inf):
+                raise refuse("{" + name + "} must be a number above 0, not {given}", given=short(value))
+        of_tables = {"words": 0, "dtype": "float32"} | ({} if self.start is None else {"dim": None, "penalty": None})
+        odd = [name for name, usual in of_tables.items() if getattr(self, name) != usual]
+        if self.layers and odd:
+            raise refuse("{" + odd[0] + "} is of a token table that is made: leave it out with {layers}")
+        if self.start is not None and not self.layers:
+            raise refuse("{start} is of a model with layers: give {layers} too")
 
 
 class Student(NamedTuple):
