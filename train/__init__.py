@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def fit(
     texts: Iterable[str] | NDArray[Any],
-    encoder: str | os.PathLike[str] = "default",
+    encoder: str | os.PathLike[str] = "untuned",
     method: str = DEFAULTS.method,
     pooling: str = DEFAULTS.pooling,
     token_weights: str = DEFAULTS.token_weights,
@@ -39,7 +39,7 @@ def fit(
     Args:
         texts: An iterable of str, never paths; blank ones are left out, repeated ones count once. Or vectors (N, D) of
             float16, float32 or float64, without options that need an encoder or texts.
-        encoder: A BERT-family encoder or a token table: a directory, a Hub id, ``default`` or ``static``.
+        encoder: A BERT-family encoder or a token table: a directory, a Hub id, ``untuned``, ``small`` or ``static``.
         method: auto; none, for token weights only; or a chain of standardize, whiten[:K], components[:K],
             nullspace[:K], flow, recolour, such as ``whiten:128,flow``. ``auto`` is a flow for texts, and nullspace for
             vectors. Recolour follows a flow, unless ``latent=True``.
@@ -114,7 +114,7 @@ def distill(
         FastflowError: The teacher cannot run, or the texts are too few.
 
     Example:
-        >>> table = fastflow.distill("default", open("corpus.txt"))  # doctest: +SKIP
+        >>> table = fastflow.distill("untuned", open("corpus.txt"))  # doctest: +SKIP
         >>> table.save("my-table")  # doctest: +SKIP
     """
     check_extra("fastflow.distill")

@@ -57,7 +57,7 @@ def run_fit(
     config = RunConfig(_make_reporter(progress), folder, log_dir=None if log_dir is None else os.fspath(log_dir))
     with errors_name_arguments():
         if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
-            others = {"encoder": (encoder, "default"), "eval": (pairs, None)}
+            others = {"encoder": (encoder, "untuned"), "eval": (pairs, None)}
             others |= {"cache_folder": (cache, None), "log_dir": (log_dir, None)}
             named = [name for name, (value, usual) in others.items() if value != usual]
             named += [name for name, value in options.items() if value != getattr(DEFAULTS, name)]

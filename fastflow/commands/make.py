@@ -88,7 +88,7 @@ def distill(
     there is one. Sentence Transformers opens that model.
 
     \b
-    fastflow distill default examples/novels.txt -o my-table
+    fastflow distill untuned examples/novels.txt -o my-table
     fastflow distill ./all-MiniLM-L6-v2 CORPUS.txt -o my-table --dim 256 --dtype int8
     fastflow distill ./all-MiniLM-L6-v2 CORPUS.txt -o my-small --dim 256 --layers 3 --minutes 60
     """
