@@ -105,8 +105,8 @@ def count_encode_files() -> int:
     """The most files of ours whose code runs in a call of ``Runtime.encode`` with every option, once warm."""
     texts, seen = ["A cat sat on the mat."] * 3, 0
     options = {"normalize_embeddings": True, "truncate_dim": 64, "prompt": "so ", "precision": "int8", "batch_size": 2}
-    for model in ("default", "static"):
-        runtime = Runtime(None if model == "default" else model, backend="cpu")
+    for model in ("untuned", "static"):
+        runtime = Runtime(model, backend="cpu")
         for _ in range(2):  # 20,000 characters of texts are looked at
             runtime.encode([texts[0]] * 1000, truncate_dim=64, precision="int8")
         files: set[str] = set()

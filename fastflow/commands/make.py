@@ -95,13 +95,12 @@ def distill(
     from fastflow.train.options import check_extra
 
     check_extra("fastflow distill", not quiet)
-    from fastflow.train.distil.deep import distil_layer_files
-    from fastflow.train.distil.run import DistilOptions, distil_files
+    from fastflow.train.distil.deep import distil_files
+    from fastflow.train.distil.run import DistilOptions
     from fastflow.train.reporter import COMMAND, WARNINGS
 
     settings = DistilOptions(dim, words, dtype, penalty, sentences, seed, layers, minutes, start)
-    make = distil_layer_files if layers else distil_files
-    make(model, corpus, layout(), output, settings, WARNINGS if quiet else COMMAND, resume)
+    distil_files(model, corpus, layout(), output, settings, WARNINGS if quiet else COMMAND, resume)
 
 
 @click.command(cls=shared.Command)

@@ -38,6 +38,11 @@ def is_same_model(made: str, fingerprint: str) -> bool:
     return RENAMED.get(made, made) == fingerprint
 
 
+def find_present_name(run: dict[str, Any]) -> str | None:
+    """Return the model that the record of a ``run`` names, by its name now."""
+    return "untuned" if run.get("fingerprint") in RENAMED else run.get("model")
+
+
 def find_packaged_name(directory: Path) -> str | None:
     """Return the name of a packaged model's directory, or None."""
     return next((name for name, place in PACKAGED.items() if place == directory), None)

@@ -12,7 +12,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.model.static.write import write_static
 from fastflow.train.distil import deep, layers
 from fastflow.train.distil.layers import Course, Lesson, Target, Trainer, change_order, embed, plan_round
-from fastflow.train.distil.student import Student, open_start, turn_table
+from fastflow.train.distil.student import StudentBert, open_start, turn_table
 from fastflow.train.distil.teacher import KeptTeacher
 from fastflow.train.reporter import SILENT
 
@@ -69,7 +69,7 @@ def make_lesson(count=200):
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_it_begins_as_the_table(table, count):
     rows, _ = table
-    student, ids = Student(turn_table(rows), count, 32), draw_ids()
+    student, ids = StudentBert(turn_table(rows), count, 32), draw_ids()
     with torch.no_grad():
         found = np.concatenate([student(torch.from_numpy(row[None])).numpy() for row in ids])
     wanted = np.stack([rows[row].mean(0) for row in ids])
@@ -102,7 +102,7 @@ def test_a_resumed_training_takes_the_same_steps(table, tmp_path, stop, monkeypa
 
     def train(clock, checkpoint, resume=False):
         torch.manual_seed(0)
-        student = Student(turn_table(rows), 1, 32)
+        student = StudentBert(turn_table(rows), 1, 32)
         target = Target.fit(lesson.vectors, embed(student, lesson.ids))
         trainer = Trainer(
             student, lesson, target, Course(0.25, 0, "a", checkpoint=checkpoint, resume=resume, clock=clock)

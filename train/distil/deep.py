@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,21 @@ import torch
 
 from fastflow.atomic import check_out, growing
 from fastflow.files.read import InputFormat
+from fastflow.files.read.sources import Sources
 from fastflow.model.artifact import load_model
+from fastflow.model.encoder import is_static
 from fastflow.train.data.corpus import clean, corpus_hash, key_of, read_texts
 from fastflow.train.distil.gathering import MOST, SHARE, Kept
 from fastflow.train.distil.layers import Course, Lesson, Target, Trainer, Vectors, change_order, embed, measure
-from fastflow.train.distil.run import DistilOptions, Texts, distil
-from fastflow.train.distil.student import Student, open_start, save_student
-from fastflow.train.distil.teacher import KeptTeacher
+from fastflow.train.distil.run import Distilled, DistilOptions, Texts, distil
+from fastflow.train.distil.student import StudentBert, open_start, save_student
+from fastflow.train.distil.teacher import KeptTeacher, Teacher
 from fastflow.train.export.result import Saving
 from fastflow.train.reporter import COMMAND, Reporter, refuse
 
+READING = (
+    "compare these cosines only with tables of the same teacher and corpus: on another corpus the same table has others"
+)
 PAIRED = 40_000  # texts whose words are put in another order
 LONGEST = 256  # tokens of a text
 FITTED = 4_000  # texts by which the teacher's vectors are turned
@@ -40,7 +46,7 @@ GENTLE = 0.3  # share of the usual rates for a student that was trained before
 class DistilledLayers(Saving):
     """A student that follows a teacher, and the ``shift`` (d,) that gives the teacher's mean back."""
 
-    student: Student
+    student: StudentBert
     shift: Vectors
     teacher: KeptTeacher
     training: dict[str, Any]
@@ -52,6 +58,19 @@ class DistilledLayers(Saving):
     def report(self) -> dict[str, Any]:
         """Settings and measures, as data for json."""
         return copy.deepcopy(self.training)
+
+    @property
+    def lines(self) -> list[str]:
+        found, count = self.training["follows"], self.training["held_out"]
+        lines = [f"{count:,} held-out texts: mean cosine to the teacher {found['held_out']:.3f}"]
+        lengths = found["lengths"].items()
+        lines += [f"  {tokens} tokens, {count:,} texts: {cosine:.3f}" for tokens, (count, cosine) in lengths]
+        order = [f"order of words, Spearman with the teacher: {found['order']:.2f}"] if "order" in found else []
+        return lines + order
+
+    @property
+    def size(self) -> str:
+        return f"{self.training['layers']} layers"
 
     def save(self, directory: str | os.PathLike[str]) -> str:
         """Write a directory of Sentence Transformers.
@@ -68,23 +87,12 @@ class DistilledLayers(Saving):
         check_out(Path(directory), "directory")
         with growing(Path(directory)) as folder:
             save_student(self.student.cpu(), self.shift, self.teacher.model, folder)
-            (folder / "README.md").write_text(_write_card(self.training), encoding="utf-8")
+            (folder / "README.md").write_text(_write_card(self), encoding="utf-8")
         return load_model(directory).fingerprint
 
 
-def write_lines(training: dict[str, Any]) -> list[str]:
-    """Write the measures on held-out texts."""
-    found = training["follows"]
-    lines = [f"{training['held_out']:,} held-out texts: mean cosine to the teacher {found['held_out']:.3f}"]
-    lines += [
-        f"  {tokens} tokens, {count:,} texts: {cosine:.3f}" for tokens, (count, cosine) in found["lengths"].items()
-    ]
-    if "order" in found:
-        lines.append(f"order of words, Spearman with the teacher: {found['order']:.2f}")
-    return lines
-
-
-def _write_card(training: dict[str, Any]) -> str:
+def _write_card(made: DistilledLayers) -> str:
+    training = made.training
     teacher = training["teacher"]
     facts = {
         "teacher": f"{teacher['name']} (fingerprint {teacher['fingerprint'][:16]})",
@@ -99,7 +107,7 @@ def _write_card(training: dict[str, Any]) -> str:
         f"# A BERT of {training['layers']} layers that follows {Path(teacher['name']).name}", "",
         "Made by `fastflow distill --layers`, without labels; Sentence Transformers opens it.",
         "", "| | |", "| --- | --- |", *(f"| {name} | {fact} |" for name, fact in facts.items()), "",
-        *write_lines(training), "",
+        *made.lines, "",
     ])  # fmt: skip
 
 
@@ -121,7 +129,7 @@ def distil_layers(
     decided = [teacher.model.fingerprint, corpus_hash(corpus), start, settings.layers, settings.minutes, settings.seed]
     course = replace(
         course or Course(settings.minutes, settings.seed), minutes=settings.minutes, seed=settings.seed,
-        rate=GENTLE if settings.start and not is_static_start(settings.start) else 1.0,
+        rate=GENTLE if settings.start and not is_static(load_model(settings.start).encoder) else 1.0,
         run=hashlib.sha256(json.dumps(decided).encode()).hexdigest(),
     )  # fmt: skip
     trainer = Trainer(student, lesson, target, course)
@@ -136,22 +144,15 @@ def distil_layers(
         "teacher": {"name": teacher.name, "fingerprint": teacher.model.fingerprint},
         "start": start, "layers": settings.layers, "dim": len(shift), "tokens": len(student.rows[0]),
         "max_length": student.longest, "minutes": settings.minutes, "steps": trainer.step, "seen": trainer.texts,
+        "reasons": [f"{share:g} of the teacher's mean is given back, which follows it best on held-out texts"],
         "mean_share": share, "seed": settings.seed, "follows": measure(student, held, target, shift),
     }  # fmt: skip
     return DistilledLayers(student, shift, teacher, training)
 
 
-def _look(student: Student, held: Lesson, target: Target) -> str:
+def _look(student: StudentBert, held: Lesson, target: Target) -> str:
     found = measure(student, held, target, np.float32(0.0) * target.mean @ target.turn)
-    order = f", order {found['order']:.2f}" if "order" in found else ""
-    return f"held-out cosine {found['held_out']:.4f}{order}"
-
-
-def is_static_start(name: str) -> bool:
-    """Return whether a student that begins at ``name`` begins as a table."""
-    from fastflow.model.encoder import is_static
-
-    return is_static(load_model(name).encoder)
+    return f", held-out cosine {found['held_out']:.4f}, order {found.get('order', 0):.2f}"
 
 
 def split_corpus(corpus: Sequence[str], seed: int) -> tuple[list[int], dict[str, int]]:
@@ -195,7 +196,7 @@ def _make_lessons(
 
 def _begin(
     corpus: Sequence[str], names: Sequence[str], teacher: KeptTeacher, settings: DistilOptions, reporter: Reporter
-) -> tuple[Student, str]:
+) -> tuple[StudentBert, str]:
     """Open the student's start, which ``distil`` makes of the corpus unless it is given; and name it."""
     longest = min(LONGEST, teacher.model.max_length)
     size = teacher.make_tokenizer().get_vocab_size(with_added_tokens=True)
@@ -206,7 +207,7 @@ def _begin(
     return open_start(str(table.encoder.directory), settings.layers, longest, size), "a token table of the corpus"
 
 
-def distil_layer_files(
+def distil_files(
     model: str,
     paths: Sequence[str],
     layout: InputFormat,
@@ -215,20 +216,40 @@ def distil_layer_files(
     reporter: Reporter,
     resume: bool,
 ) -> None:
-    """Distil ``model`` on the texts of ``paths`` and write the student to ``out``."""
+    """Distil ``model`` on the texts of ``paths`` and write the table, or the student, to ``out``."""
     check_out(out, "-o")
-    if resume and "-" in paths:
-        raise refuse("{resume} reads the corpus again, which standard input cannot be: give a file")
+    if "-" in paths and (settings.words or resume):
+        raise refuse("{words} and {resume} read the corpus again, which standard input cannot be: give a file")
     names = ["standard input" if path == "-" else Path(path).name for path in paths]
-    started, kept = time.monotonic(), Kept(out, resume, reporter)
-    if kept.path.is_file() and not resume:
-        reporter.write(f"fastflow: starts again and replaces {kept.path}; --resume would have continued it")
+    started, kept = time.monotonic(), None if "-" in paths else Kept(out, resume, reporter)
     with Kept.lock(out):
-        course = Course(settings.minutes, settings.seed, checkpoint=kept.path, resume=resume)
-        found = distil_layers(
-            lambda: read_texts(paths, layout), names, KeptTeacher(model), settings, reporter, course
-        )  # fmt: skip
-        mark = found.save(out)
-        kept.remove()
-    click.echo("\n".join(write_lines(found.training)))
-    reporter.write(f"{out}: {settings.layers} layers, fingerprint {mark[:16]}, {time.monotonic() - started:.0f} s")
+        with Sources(paths) as sources:
+            total, _ = sources.expected(layout)
+        try:
+            texts, teacher = (
+                partial(read_texts, paths, layout),
+                KeptTeacher(model) if settings.layers else Teacher(model),
+            )
+            found: Distilled | DistilledLayers
+            if isinstance(teacher, KeptTeacher):
+                checkpoint = None if kept is None else kept.start()
+                course = Course(settings.minutes, settings.seed, checkpoint=checkpoint, resume=resume)
+                found = distil_layers(texts, names, teacher, settings, reporter, course)
+            else:
+                found = distil(texts, names, teacher, settings, reporter, kept, total)
+            mark = found.save(out)
+        except KeyboardInterrupt as stop:
+            if kept is not None:
+                kept.note(stop)
+            raise
+        if kept is not None:
+            kept.remove()
+    for reason in found.training["reasons"]:
+        reporter.write(reason)
+    click.echo("\n".join(found.lines))
+    if (
+        not settings.layers and len(teacher.targets) == 1 and not is_static(teacher.model.encoder)
+    ):  # like READING's, all-MiniLM-L6-v2
+        reporter.write(READING)
+    seconds = time.monotonic() - started
+    reporter.write(f"{out}: {found.size}, fingerprint {mark[:16]}, {seconds:.0f} s")

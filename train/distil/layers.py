@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fastflow.atomic import replace_bytes
 from fastflow.errors import FastflowError
-from fastflow.train.distil.student import Student
+from fastflow.train.distil.student import StudentBert
 from fastflow.train.reporter import Reporter
 from fastflow.transforms.vectors import compute_paired_cosine
 
@@ -62,10 +62,6 @@ def change_order(text: str, draw: random.Random) -> str | None:
     return None if other == words else " ".join(other) + text[len(bare) :]
 
 
-def _count_tokens(ids: Ids) -> NDArray[np.int64]:
-    return np.array([len(row) for row in ids], np.int64)
-
-
 class Lesson(NamedTuple):
     """Token ids of texts with the teacher's vectors (n, D), of which ``rows`` (r,) are used.
 
@@ -80,7 +76,7 @@ class Lesson(NamedTuple):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        return _count_tokens(self.ids)
+        return np.array([len(row) for row in self.ids], np.int64)
 
 
 class Target(NamedTuple):
@@ -113,21 +109,21 @@ class Target(NamedTuple):
 
 
 @torch.no_grad()
-def embed(student: Student, ids: Ids) -> Vectors:
+def embed(student: StudentBert, ids: Ids) -> Vectors:
     """Embed lists of ids: (n, d) of length 1."""
-    width = student.bert.config.hidden_size
-    out = np.zeros((len(ids), width), np.float32)
-    for rows in _batch(np.arange(len(ids)), _count_tokens(ids), np.zeros(len(ids)), 1):
+    out = np.zeros((len(ids), student.bert.config.hidden_size), np.float32)
+    lengths = np.array([len(row) for row in ids], np.int64)
+    for rows in _batch(np.arange(len(ids)), lengths, np.zeros(len(ids)), 1):
         with _half(student):
             out[rows] = student(_stack(ids, rows, student)).cpu().numpy()
     return out
 
 
-def _stack(ids: Ids, rows: NDArray[np.int64], student: Student) -> Tensor:
+def _stack(ids: Ids, rows: NDArray[np.int64], student: StudentBert) -> Tensor:
     return torch.from_numpy(np.stack([ids[row] for row in rows])).to(student.device)
 
 
-def _half(student: Student) -> Any:
+def _half(student: StudentBert) -> Any:
     return torch.autocast(student.device.type, torch.bfloat16)
 
 
@@ -190,7 +186,7 @@ class Course:
 class Trainer:
     """Trains ``student`` for the time of ``course``; ``losses`` are of the latest steps."""
 
-    def __init__(self, student: Student, lesson: Lesson, target: Target, course: Course) -> None:
+    def __init__(self, student: StudentBert, lesson: Lesson, target: Target, course: Course) -> None:
         self.student, self.lesson, self.target, self.course = student, lesson, target, course
         sparse = {id(p) for p in student.rows}
         dense = [p for p in student.parameters() if id(p) not in sparse and p.requires_grad]
@@ -224,7 +220,8 @@ class Trainer:
                     self.take_step(rows, pairs, self.spent / limit)
                     if self.spent >= due:
                         self.save()
-                        reporter.write(self._describe(look()))
+                        done = f"layers: {self.spent / 60:.1f} minutes, {self.texts:,} texts"
+                        reporter.write(f"{done}, loss {np.mean(self.losses):.4f}{look()}")
                         due = self.spent + EVERY
                     if self.spent >= shown + 1:
                         progress.advance(int(self.spent) - shown, f"loss {np.mean(self.losses):.4f}")
@@ -232,12 +229,6 @@ class Trainer:
         except KeyboardInterrupt:
             self.save()
             raise
-
-    def _describe(self, look: str) -> str:
-        return (
-            f"layers: {self.spent / 60:.1f} minutes, {self.texts:,} texts, loss {np.mean(self.losses):.4f}"
-            f"{', ' if look else ''}{look}"
-        )
 
     def _batches(self) -> Iterator[tuple[NDArray[np.int64], bool]]:
         while True:
@@ -301,7 +292,7 @@ class Trainer:
         self.target = Target(state["mean"].cpu().numpy(), state["turn"].cpu().numpy(), state["length"])
 
 
-def measure(student: Student, held: Lesson, target: Target, shift: Vectors) -> dict[str, Any]:
+def measure(student: StudentBert, held: Lesson, target: Target, shift: Vectors) -> dict[str, Any]:
     """Measure on held-out texts: mean cosine to the teacher, by length in tokens too, and the order of words.
 
     order: Spearman of the student's cosines of pairs with the same words with the teacher's.

@@ -5,24 +5,19 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fastflow.atomic import check_out
-from fastflow.files.read import InputFormat
-from fastflow.files.read.sources import Sources
-from fastflow.model.encoder import is_static
 from fastflow.model.static.write import DTYPES, write_static
-from fastflow.train.data.corpus import clean, read_texts
+from fastflow.train.data.corpus import clean
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder, open_encoder
 from fastflow.train.distil import ridge
@@ -39,9 +34,6 @@ from fastflow.transforms import calibration
 from fastflow.transforms.calibration import Stage
 from fastflow.values import is_whole, short
 
-READING = (
-    "compare these cosines only with tables of the same teacher and corpus: on another corpus the same table has others"
-)
 SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of other subjects", "words": "single words"}
 
 
@@ -67,6 +59,16 @@ class Distilled(Saving):
         """The table's settings and mean cosines to the teacher, as data for json."""
         return copy.deepcopy(self.training)
 
+    @property
+    def lines(self) -> list[str]:
+        counts = self.training["measured"].items()
+        return [f"{n:,} {SETS[name]}: mean cosine {self.training['follows'][name]:.3f}" for name, n in counts]
+
+    @property
+    def size(self) -> str:
+        rows = self.training["table"]
+        return f"{rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}"
+
     def save(self, directory: str | os.PathLike[str]) -> str:
         """Write the model, if its files give PyTorch's vectors.
 
@@ -88,12 +90,6 @@ class Distilled(Saving):
                 flow.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in stage.params.items()})
                 fitted.flows[index] = flow.eval()
         return export(out, self.encoder, fitted, self.training, _write_card(self), self.texts, self.pooled)
-
-
-def write_lines(training: dict[str, Any]) -> list[str]:
-    """Write the mean cosine to the teacher on each set."""
-    counts = training["measured"]
-    return [f"{counts[name]:,} {SETS[name]}: mean cosine {value:.3f}" for name, value in training["follows"].items()]
 
 
 def _write_card(distilled: Distilled) -> str:
@@ -323,41 +319,3 @@ def _explain_choice(tables: Sequence[TokenTable], best: TokenTable, settings: Di
     if settings.dim is not None:
         found.append(f"the {settings.dim} directions are those in which the table's sentence vectors vary most")
     return found
-
-
-def distil_files(
-    model: str,
-    paths: Sequence[str],
-    layout: InputFormat,
-    out: Path,
-    settings: DistilOptions,
-    reporter: Reporter,
-    resume: bool,
-) -> None:
-    """Distil ``model`` on the texts of ``paths`` and write the table to ``out``."""
-    check_out(out, "-o")
-    if "-" in paths and (settings.words or resume):
-        raise refuse("{words} and {resume} read the corpus again, which standard input cannot be: give a file")
-    names = ["standard input" if path == "-" else Path(path).name for path in paths]
-    started, kept = time.monotonic(), None if "-" in paths else Kept(out, resume, reporter)
-    with Kept.lock(out):
-        with Sources(paths) as sources:
-            total, _ = sources.expected(layout)
-        try:
-            teacher = Teacher(model)
-            found = distil(partial(read_texts, paths, layout), names, teacher, settings, reporter, kept, total)
-            mark = found.save(out)
-        except KeyboardInterrupt as stop:
-            if kept is not None:
-                kept.note(stop)
-            raise
-        if kept is not None:
-            kept.remove()
-    for reason in found.training["reasons"]:
-        reporter.write(reason)
-    click.echo("\n".join(write_lines(found.training)))
-    if len(teacher.targets) == 1 and not is_static(teacher.model.encoder):  # like READING's, all-MiniLM-L6-v2
-        reporter.write(READING)
-    rows, seconds = found.training["table"], time.monotonic() - started
-    size = f"{rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}"
-    reporter.write(f"{out}: {size}, fingerprint {mark[:16]}, {seconds:.0f} s")

@@ -54,7 +54,7 @@ def turn_table(table: NDArray[np.floating[Any]]) -> Start:
     return Start((rows / counted[:, None]).astype(np.float32), np.log(counted).astype(np.float32))
 
 
-class Student(nn.Module):
+class StudentBert(nn.Module):
     """A BERT of ``layers`` layers over word rows; a text's vector is the weighted mean of its states, of length 1."""
 
     def __init__(self, start: Start, layers: int, longest: int) -> None:
@@ -112,7 +112,7 @@ def _make_rows(rows: NDArray[np.float32]) -> nn.Embedding:
     return nn.Embedding.from_pretrained(torch.from_numpy(rows.copy()), freeze=False, sparse=True)
 
 
-def open_start(name: str, layers: int, longest: int, size: int) -> Student:
+def open_start(name: str, layers: int, longest: int, size: int) -> StudentBert:
     """Begin at the model ``name``: a token table, or a student, to which identity layers are added.
 
     Raises a FastflowError for another model, or other than ``size`` tokens.
@@ -122,7 +122,7 @@ def open_start(name: str, layers: int, longest: int, size: int) -> Student:
         table = open_table(model.encoder)
         rows = np.array(table.vectors(np.arange(table.vocabulary), np.float32))
         weights = model.pooling.weights
-        student = Student(turn_table(rows if weights is None else rows * weights[:, None]), layers, longest)
+        student = StudentBert(turn_table(rows if weights is None else rows * weights[:, None]), layers, longest)
     else:
         student = _grow(model, layers, longest)
     if (found := len(student.rows[0])) != size:
@@ -130,7 +130,7 @@ def open_start(name: str, layers: int, longest: int, size: int) -> Student:
     return student
 
 
-def _grow(model: Model, layers: int, longest: int) -> Student:
+def _grow(model: Model, layers: int, longest: int) -> StudentBert:
     weights = model.pooling.weights
     old = BertModel.from_pretrained(str(model.encoder), add_pooling_layer=False)
     if weights is None or old.config.num_hidden_layers > layers:
@@ -145,12 +145,12 @@ def _grow(model: Model, layers: int, longest: int) -> Student:
     last, new = (f"encoder.layer.{n - 1}.output.LayerNorm" if n else "embeddings.LayerNorm"
                  for n in (old.config.num_hidden_layers, layers))  # fmt: skip
     state |= {f"{new}.{name}": state.pop(f"{last}.{name}") for name in ("weight", "bias")}  # an identity keeps no scale
-    student = Student(Start(rows, np.log(np.maximum(weights, FAINT))), layers, longest)
+    student = StudentBert(Start(rows, np.log(np.maximum(weights, FAINT))), layers, longest)
     student.bert.load_state_dict(state, strict=False)  # layers that it lacks stay the identity
     return student
 
 
-def save_student(student: Student, shift: NDArray[np.float32], teacher: Model, folder: Path) -> None:
+def save_student(student: StudentBert, shift: NDArray[np.float32], teacher: Model, folder: Path) -> None:
     """Write a directory of Sentence Transformers; ``shift`` (d,) is added to each vector of length 1."""
     weights = student.logs.weight.detach().exp().flatten().cpu().numpy()
     writer = Writer(folder)
