@@ -54,12 +54,12 @@ def shrink(source: Path, target: Path) -> None:
     sign(target, manifest, {"encoder": {"sha256": encoder_hash(encoder)}})
 
 
-def mix_corpora(data: Path) -> Iterator[str]:
-    """Yield EACH sentences of every kind."""
+def mix_corpora(data: Path, each: int = EACH) -> Iterator[str]:
+    """Yield ``each`` sentences of every kind."""
     for name in CORPORA:
-        texts = read_corpus([str(data / "corpora" / name)], sample=EACH)
+        texts = read_corpus([str(data / "corpora" / name)], sample=each)
         found = list(dict.fromkeys(clean(texts, cut=True)))
-        yield from random.Random(0).sample(found, min(EACH, len(found)))
+        yield from random.Random(0).sample(found, min(each, len(found)))
 
 
 def make_card(fit: Fit) -> str:
