@@ -15,13 +15,17 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
 from fastflow.bench.research.packing import sign, write_int8_rows
 from fastflow.cache_folder import cache_directory
 from fastflow.evaluation.evaluate import SEVEN
+from fastflow.exports.record import POSITIONS
+from fastflow.kernels.encoder import mean_position
 from fastflow.model.encoder.weights import encoder_hash
 from fastflow.model.hashing import MANIFEST
 from fastflow.model.manifest import ENCODER
@@ -45,10 +49,16 @@ CORPORA = {
 
 
 def shrink(source: Path, target: Path) -> None:
-    """Copy a model that pools the embedding layer, without its other layers, and with int8 word rows."""
+    """Copy a model that pools words without positions: no other layers, int8 word rows, the mean of the positions."""
+
+    def store(name: str, tensor: NDArray[Any]) -> NDArray[Any] | None:
+        if POSITIONS in name:
+            return np.tile(mean_position(tensor.astype(np.float32), 0), (len(tensor), 1))
+        return None if ".layer." in name else tensor
+
     shutil.copytree(source, target)
     encoder, manifest = target / ENCODER, json.loads((source / MANIFEST).read_text(encoding="utf-8"))
-    write_int8_rows(encoder / "model.safetensors", lambda name, tensor: None if ".layer." in name else tensor)
+    write_int8_rows(encoder / "model.safetensors", store)
     config = json.loads((encoder / "config.json").read_text(encoding="utf-8")) | {"num_hidden_layers": 0}
     (encoder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     sign(target, manifest, {"encoder": {"sha256": encoder_hash(encoder)}})

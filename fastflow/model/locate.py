@@ -23,7 +23,7 @@ PACKAGED = {
 }
 DEFAULT, UNTUNED = PACKAGED["default"], PACKAGED["untuned"]
 FORMER = "ec43439ff49f64aec6420ee43636c36a690a0527bf91c399a902a47d9b2b2f5b"  # untuned, when it was called default
-RENAMED = {FORMER: "933bdd8c890ec1439db984f7903c1add15e01d104c7fbda16da0c066227788f2"}  # fingerprints of equal models
+RENAMED = {FORMER: "26200cf5d76d7f29f61784fc605e63225ed41a26fa5a27081ccc305267836ebc"}  # fingerprints of equal models
 
 
 def resolve_name(model: str | Path | None) -> Path:

@@ -65,7 +65,6 @@ LIMITS: dict[str, tuple[str, ...]] = {  # settings, bounds and counts by arithme
     "serve-clients.md": ("waits 10 s after any error, and then 60 s",),
     "serve.md": ("| 10 s |", "| 60 s |", "| 30 s |", "| 16 MiB |", "| 64 MiB |", "| 64 KiB |", "for up to 60 s"),
     "vectors.md": ("is below 0.2",),
-    "which-model.md": ("| numbers in a vector | 256 | 256 |",),
     "verdicts.md": ("the limit is 0.3", "at most 1.4 pieces on average", "| spectrum 0.", "at least 3 %",
                     "at most 0.1 points", "would need 3 GiB", "if 5 % of its texts", "that 1 % of the"),
 }  # fmt: skip
