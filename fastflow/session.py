@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Count = Callable[[int], None]
-ENGLISH = ("default", "static")  # models in the package
+ENGLISH = ("default", "small", "static", "untuned")  # models in the package
 MODEL = "a model that was made for {0}, such as -m {1}"
 
 

@@ -15,14 +15,14 @@ from fastflow.kernels import processor
 
 TEXTS = ["A man plays a guitar.", "Ein Mädchen singt. 東京タワー", "shares fell sharply " * 30]
 NUMBERS = [
-    [-0.033876, 0.024289, -0.015914, -1.227348],
-    [-0.124186, 0.059556, -0.440159, -0.508851],
-    [0.570882, 0.243096, -1.393529, 0.118031],
+    [-0.033876, 0.024289, -0.014995, -1.235083],
+    [-0.124186, 0.059556, -0.437391, -0.506307],
+    [0.570882, 0.243096, -1.410849, 0.124458],
 ]
 BITS = {
-    "x86_64 avx512": "21a07307062563fb",
-    "x86_64 avx2": "d07c8f9e9de41fe8",
-    "x86_64 portable": "33ce07cc182f18ab",
+    "x86_64 avx512": "c8832102ab95417e",
+    "x86_64 avx2": "59f9ad1d6b312e4e",
+    "x86_64 portable": "c247847970348a36",
 }
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     assert not processor.faults(), processor.faults()
     for isa in processor.usable_isas():
         os.environ["FASTFLOW_ISA"] = isa
-        vectors = np.hstack([fastflow.Runtime(name, backend="cpu").encode(TEXTS) for name in ("static", "default")])
+        vectors = np.hstack([fastflow.Runtime(name, backend="cpu").encode(TEXTS) for name in ("static", "untuned")])
         bits = hashlib.sha256(vectors.tobytes()).hexdigest()[:16]
         name = f"{platform.machine()} {isa}"
         print(name, bits)

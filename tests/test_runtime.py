@@ -274,7 +274,7 @@ def test_the_models_in_the_package(tmp_path, monkeypatch, name, margin):
     assert np.array_equal(pickle.loads(pickle.dumps(rt)).encode("A cat."), rt.encode("A cat."))
     if name is None:
         assert rt.info()["calibration"].startswith("flow(2x6, width 64, additive, reversal) -> recolour(")
-        assert rt.info()["pooling"] == "weighted masked mean of word embeddings without positions"
+        assert rt.info()["pooling"] == "weighted masked mean of layer 3"
         return
     monkeypatch.chdir(tmp_path)
     Path(name).mkdir()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
+    from fastflow.train.distil.deep import DistilledLayers
     from fastflow.train.distil.run import Distilled
     from fastflow.train.export.result import Fit
     from fastflow.types import Calibration, FitOptions
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def fit(
     texts: Iterable[str] | NDArray[Any],
-    encoder: str | os.PathLike[str] = "default",
+    encoder: str | os.PathLike[str] = "untuned",
     method: str = DEFAULTS.method,
     pooling: str = DEFAULTS.pooling,
     token_weights: str = DEFAULTS.token_weights,
@@ -40,7 +41,7 @@ def fit(
     Args:
         texts: An iterable of str, never paths; blank ones are left out, repeated ones count once. Or vectors (N, D) of
             float16, float32 or float64, without options that need an encoder or texts.
-        encoder: A BERT-family encoder or a token table: a directory, a Hub id, ``default`` or ``static``.
+        encoder: A BERT-family encoder or a token table: a directory, a Hub id, ``untuned``, ``small`` or ``static``.
         method: auto; none, for token weights only; or a chain of standardize, whiten[:K], components[:K],
             nullspace[:K], flow, recolour, such as ``whiten:128,flow``. ``auto`` is groups if they are given, else a
             flow for texts, and nullspace for vectors. Recolour follows a flow, unless ``latent=True``.
@@ -89,8 +90,12 @@ def distill(
     penalty: float | None = None,
     seed: int = DEFAULTS.seed,
     progress: bool | Callable[[str], None] | None = None,
-) -> Distilled:
-    """Make a table of token vectors that approximates a model, without labels, as ``fastflow distill`` does.
+    *,
+    layers: int = 0,
+    minutes: float = 30.0,
+    start: str | None = None,
+) -> Distilled | DistilledLayers:
+    """Make a token table, or a BERT of a few layers, that approximates a model, as ``fastflow distill`` does.
 
     It needs the ``train`` extra.
 
@@ -103,20 +108,24 @@ def distill(
         penalty: How strongly vectors are held near a first estimate; None: the best on held-out sentences.
         seed: Chooses the held-out sentences.
         progress: As in ``fit``.
+        layers: Layers of the model; 0: a table.
+        minutes: How long layers are trained.
+        start: A table, or a model with layers, to begin at; None: a table of the texts.
 
     Returns:
-        A Distilled: ``report``, ``save(directory)``, ``runtime()``.
+        A Distilled or DistilledLayers: ``report``, ``save(directory)``, ``runtime()``.
 
     Raises:
         UsageError: An option is wrong.
         FastflowError: The teacher cannot run, or the texts are too few.
 
     Example:
-        >>> table = fastflow.distill("default", open("corpus.txt"))  # doctest: +SKIP
+        >>> table = fastflow.distill("untuned", open("corpus.txt"))  # doctest: +SKIP
         >>> table.save("my-table")  # doctest: +SKIP
     """
     check_extra("fastflow.distill")
     from fastflow.train.arguments import run_distil
 
     options = {"dim": dim, "words": words, "dtype": dtype, "penalty": penalty, "seed": seed}
+    options |= {"layers": layers, "minutes": minutes, "start": start}
     return run_distil(model, texts, options, progress)

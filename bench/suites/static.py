@@ -24,7 +24,7 @@ from fastflow.bench.suites.workbench import SuiteRun, Workbench
 from fastflow.errors import UsageError
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder import is_model2vec
-from fastflow.model.locate import DEFAULT
+from fastflow.model.locate import UNTUNED
 from fastflow.model.static.table import open_table
 from fastflow.model.static.write import write_static
 from fastflow.model.tokenizer.files import load_tokenizer
@@ -96,7 +96,7 @@ def open_engines(path: Path, threads: int, texts: Sequence[str]) -> tuple[list[T
 def make_subject(bench: Workbench) -> Static:
     """Return the directory given, or a random table."""
     if bench.model is None:
-        tokenizer, path = load_tokenizer(load_model(DEFAULT).encoder), bench.folder / "table"
+        tokenizer, path = load_tokenizer(load_model(UNTUNED).encoder), bench.folder / "table"
         shape = (tokenizer.get_vocab_size(), WIDTH)
         write_static(path, tokenizer, np.random.default_rng(0).normal(0, 0.1, shape), max_length=None)
         return Static(f"a random table of {shape[0]} x {shape[1]}", path)

@@ -19,7 +19,7 @@ from fastflow.errors import FastflowError
 from fastflow.evaluation.agreement import quiet
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder import encoder_shape, read_config
-from fastflow.model.locate import DEFAULT
+from fastflow.model.locate import UNTUNED
 
 SEED = 0
 # widths and depths in use, as settings of transformers' BertConfig
@@ -124,4 +124,4 @@ def make_base(directory: Path, bert: Mapping[str, Any]) -> None:
         torch.manual_seed(SEED)
         transformers.BertModel(transformers.BertConfig(**bert)).eval().save_pretrained(directory)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(DEFAULT / "0_Transformer" / name, directory)
+        shutil.copy(UNTUNED / "0_Transformer" / name, directory)

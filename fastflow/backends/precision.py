@@ -151,14 +151,15 @@ class StreamedBackend(ReferenceBackend):
 
 
 class _Rows:
-    def __init__(self, stored: NDArray[Any]) -> None:
-        self._stored = stored
+    def __init__(self, stored: NDArray[Any], scales: NDArray[Any] | None) -> None:
+        self._stored, self._scales = stored, scales
 
     def __len__(self) -> int:
         return len(self._stored)
 
     def __getitem__(self, ids: NDArray[Any]) -> NDArray[Any]:
-        return widen(self._stored[ids])
+        rows = widen(self._stored[ids])
+        return rows if self._scales is None else rows * self._scales[ids, None]
 
 
 class _Stream(Mapping[str, Any]):
@@ -170,7 +171,10 @@ class _Stream(Mapping[str, Any]):
         self._mapped.release()
         if isinstance(stored, tuple):
             return np.concatenate([widen(part) for part in stored], dtype=np.float32, casting="same_kind")
-        return _Rows(stored) if name == "word" else widen(stored).astype(np.float32, copy=False)
+        if name == "word":
+            scales: Any = self._mapped.stored.get("word.scales")
+            return _Rows(stored, scales)
+        return widen(stored).astype(np.float32, copy=False)
 
     def __contains__(self, name: object) -> bool:
         return name in self._mapped.stored

@@ -19,7 +19,8 @@ from fastflow.kernels.encoder.texts import apply_head
 from fastflow.kernels.stored import LARGEST
 from fastflow.model import Model, VectorModel
 from fastflow.model.encoder import encoder_shape, encoder_size, read_config
-from fastflow.model.encoder.weights import BAD, load_weights
+from fastflow.model.encoder.weights import BAD, SCALES, load_weights, weight_files
+from fastflow.model.tensors import MappedTensors
 from fastflow.model.tokenizer import Tokens
 from fastflow.transforms import calibration
 from fastflow.transforms.vectors import shorten
@@ -49,6 +50,11 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
             )
     except Exception as error:
         raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason(error)}") from error
+    if any(SCALES in MappedTensors(path).arrays for path in weight_files(directory)):
+        config = read_config(directory)
+        rows = load_weights(directory, config, encoder_shape(config, directory), np.float32)["word"]
+        words = torch.nn.Embedding.from_pretrained(torch.from_numpy(rows).to(encoder.dtype))
+        encoder.set_input_embeddings(words)
     # transformers fills missing tensors with random numbers; a missing pooler raises at its use
     if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
         raise FastflowError(f"{directory}: the weights lack tensor {missing[0]}")

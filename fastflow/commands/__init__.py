@@ -127,7 +127,8 @@ MODEL = click.option(
     metavar="MODEL",
     envvar="FASTFLOW_MODEL",
     help="Directory of a model, of Sentence Transformers, or of a Hugging Face encoder, or its Hub id once downloaded; "
-    "'static' (English), 'multilingual' (thirty languages) and 'default' are the models in the package. "
+    "'default' and 'small' (English), 'static' (English, a table), 'multilingual' (thirty languages) and 'untuned' are "
+    "the models in the package. "
     "[default: the environment variable FASTFLOW_MODEL, else 'default']",
 )
 MODELS = click.option("-m", "--model", "models", metavar="MODEL", multiple=True, help="As in fastflow embed; several.")

@@ -45,6 +45,18 @@ if TYPE_CHECKING:
 )
 @click.option("--sentences", is_flag=True, help="Cut texts into sentences first.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Chooses the sentences that are held out.")
+@click.option("--layers", type=click.IntRange(0), default=0, metavar="N", help="Make a BERT of N layers.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    help="Of --layers: how long to train, after MODEL has embedded the corpus.",
+)
+@click.option(
+    "--start",
+    metavar="MODEL",
+    help="Of --layers: a token table, or a model that --layers made, to begin at.  [default: a table of the corpus]",
+)
 @shared.corpus_options
 @click.option("--resume", is_flag=True, help="Continue an interrupted run, which left DIR.distilling.")
 @shared.QUIET
@@ -58,28 +70,36 @@ def distill(
     penalty: float | None,
     sentences: bool,
     seed: int,
+    layers: int,
+    minutes: float,
+    start: str | None,
     layout: Callable[[], InputFormat],
     resume: bool,
     quiet: bool,
 ) -> None:
-    """Make a token table of a model, which embeds a text in microseconds.
+    """Make a token table of a model, which embeds a text in microseconds, or a BERT of a few layers.
 
     MODEL is any model of texts that fastflow runs; 'fastflow models' lists those in the package. A text's vector is
     the mean of its tokens' vectors. A ridge regression fits these to the model's vectors of the sentences of CORPUS,
     without labels. The texts are read once; give tens of thousands of sentences of the kinds that you will embed. The
     mean cosine of held-out sentences is printed: how closely the table follows the model.
 
+    With --layers N the table gets N layers, which read the order of words; they are trained for --minutes, on a GPU if
+    there is one. Sentence Transformers opens that model.
+
     \b
-    fastflow distill default examples/novels.txt -o my-table
+    fastflow distill untuned examples/novels.txt -o my-table
     fastflow distill ./all-MiniLM-L6-v2 CORPUS.txt -o my-table --dim 256 --dtype int8
+    fastflow distill ./all-MiniLM-L6-v2 CORPUS.txt -o my-small --dim 256 --layers 3 --minutes 60
     """
     from fastflow.train.options import check_extra
 
     check_extra("fastflow distill", not quiet)
-    from fastflow.train.distil.run import DistilOptions, distil_files
+    from fastflow.train.distil.deep import distil_files
+    from fastflow.train.distil.run import DistilOptions
     from fastflow.train.reporter import COMMAND, WARNINGS
 
-    settings = DistilOptions(dim, words, dtype, penalty, sentences, seed)
+    settings = DistilOptions(dim, words, dtype, penalty, sentences, seed, layers, minutes, start)
     distil_files(model, corpus, layout(), output, settings, WARNINGS if quiet else COMMAND, resume)
 
 

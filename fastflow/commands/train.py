@@ -31,8 +31,8 @@ class TrainCommand(Command):
 @click.option(
     "--encoder",
     metavar="DIR_OR_HUB_ID",
-    help="A BERT-family encoder, or a token table, required for texts: a directory or a Hub id; 'default', 'static', "
-    "'multilingual' are in the package. The model holds a copy. Only one given by its Hub id is downloaded.",
+    help="A BERT-family encoder, or a token table, required for texts: a directory or a Hub id; 'untuned', 'small', "
+    "'static', 'multilingual' are in the package. The model holds a copy. Only one given by its Hub id is downloaded.",
 )
 @click.option(
     "--reference-encoder",
@@ -65,7 +65,7 @@ class TrainCommand(Command):
     metavar="PAIRS.tsv|DIR",
     type=click.Path(exists=True, path_type=Path),
     help="Scored pairs: print Spearman x100 of raw pooling, of token weights only, of the calibrated embeddings "
-    "and, with --encoder default, of the packaged models; then whether the calibration is better or worse.",
+    "and, with --encoder untuned, of the packaged models; then whether the calibration is better or worse.",
 )
 @click.option("--log-dir", metavar="DIR", help="Write TensorBoard scalars there.")
 @click.option("--dry-run", is_flag=True, help="Read everything, print the plan, and stop.")
@@ -93,7 +93,7 @@ def train(
     .zst; - is standard input. A pairs file counts as two texts a row. Repeated texts count once.
 
     \b
-    fastflow-train examples/novels.txt --encoder default -o my-model
+    fastflow-train examples/novels.txt --encoder untuned -o my-model
     fastflow-train CORPUS.txt --encoder ./YOUR-BERT -o my-model --eval PAIRS.tsv
     fastflow-train VECTORS.npy -o my-model
 

@@ -17,7 +17,7 @@ from fastflow.kernels.encoder import WORDS, mean_position
 from fastflow.kernels.stored import widen
 from fastflow.model import Model
 from fastflow.model.encoder import encoder_shape, is_native, read_config, size_of
-from fastflow.model.encoder.weights import WEIGHT_INDEX, MappedWeights, weight_files
+from fastflow.model.encoder.weights import SCALES, WEIGHT_INDEX, MappedWeights, weight_files, widen_words
 from fastflow.model.static.tokens import StaticTokenizer
 from fastflow.model.tensors import MappedTensors
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
@@ -118,7 +118,10 @@ def write_encoder(model: Model, folder: Path) -> bool:
     else:
         index = model.encoder / WEIGHT_INDEX
         for path in [*weight_files(model.encoder), *([index] if index.is_file() else [])]:
-            shutil.copyfile(path, folder / path.name)
+            if path != index and SCALES in (arrays := MappedTensors(path).arrays):
+                write_tensors(folder / path.name, widen_words({name: np.array(a) for name, a in arrays.items()}))
+            else:
+                shutil.copyfile(path, folder / path.name)
         config["output_hidden_states"] = layers != (size_of(model.encoder).layers,)
     write_json(folder / CONFIG, config)
     return bare
@@ -130,6 +133,7 @@ def _read_embedding_layer(model: Model, config: dict[str, Any]) -> dict[str, NDA
         for name, array in MappedTensors(path).arrays.items():
             if not OF_A_LAYER.search(name):
                 found[name] = np.array(widen(array))
+    found = widen_words(found)
     if WORDS in model.pooling.layers:  # every row of positions becomes their mean
         name = next(name for name in found if name.endswith(POSITIONS))
         start = encoder_shape(read_config(model.encoder), model.encoder).position_start

@@ -151,6 +151,11 @@ class Writer:
         (self.folder / name).mkdir(exist_ok=True)
         return self.folder / name
 
+    def add_word_weights(self, weights: NDArray[np.float32]) -> None:
+        ids = map(str, range(len(weights)))  # ids, for words that differ only in case would share a weight
+        named = dict(zip(ids, weights.tolist(), strict=True))
+        self.add_module("WordWeights", {"vocab": [*named], "word_weights": named, "unknown_word_weight": 1})
+
     def add_head(self, head: Head, width: int) -> None:
         for module in head:
             if isinstance(module, Dense):
@@ -211,11 +216,9 @@ def _add_transformer(writer: Writer, model: Model) -> None:
     if not bare and layers != (size.layers,):
         _add_layers(writer, layers, how.factors, size.layers, size.hidden)
     if how.weights is not None:
-        ids = map(str, range(len(how.weights)))  # ids, for words that differ only in case would share a weight
-        weights = dict(zip(ids, how.weights.tolist(), strict=True))
-        writer.add_module("WordWeights", {"vocab": [*weights], "word_weights": weights, "unknown_word_weight": 1})
+        writer.add_word_weights(how.weights)
     modes = ("cls",) if how.mode == "pooler" else how.parts
-    writer.add_module("Pooling", _make_pooling(modes, size.hidden, model.prompts.pooled))
+    writer.add_module("Pooling", make_pooling(modes, size.hidden, model.prompts.pooled))
     if how.mode == "pooler":
         writer.add_head([Dense(*read_pooler(model), "tanh")], size.hidden)
 
@@ -228,7 +231,8 @@ def _add_layers(writer: Writer, layers: Sequence[int], factors: Sequence[float],
     write_tensors(writer.add_module("WeightedLayerPooling", config) / WEIGHTS, {"layer_weights": weights})
 
 
-def _make_pooling(modes: Sequence[str], width: int, include_prompt: bool) -> dict[str, Any]:
+def make_pooling(modes: Sequence[str], width: int, include_prompt: bool) -> dict[str, Any]:
+    """Make the settings of a Pooling."""
     flags = {name: mode in modes for name, mode in LEGACY_MODES.items()}
     config: dict[str, Any] = {"word_embedding_dimension": width, **flags}
     if list(modes) != [mode for mode in LEGACY_MODES.values() if mode in modes]:

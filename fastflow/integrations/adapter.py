@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
 from fastflow.model import Model, VectorModel
+from fastflow.model.locate import is_same_model
 from fastflow.runtime import Runtime
 from fastflow.values import short
 
@@ -47,7 +48,7 @@ def ensure_runtime(model: Source) -> Runtime:
 
 def check_fingerprint(runtime: Runtime, kept: str) -> None:
     """Raise a FastflowError unless ``runtime`` has the fingerprint ``kept``."""
-    if kept != runtime.fingerprint:
+    if not is_same_model(kept, runtime.fingerprint):
         raise FastflowError(
             f"the stored vectors are of the model {short(kept)}, and {runtime!r} is {runtime.fingerprint}: "
             "give the model that made them, or embed the texts again"

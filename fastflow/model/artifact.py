@@ -23,7 +23,7 @@ from fastflow.model.hashing import (
     combine_hashes,
     is_file,
 )
-from fastflow.model.locate import find_model
+from fastflow.model.locate import PACKAGED, find_model
 from fastflow.model.manifest import (
     CALIBRATION,
     CARD,
@@ -164,8 +164,34 @@ class Opening:
         if manifest["format_version"] == VECTORS_VERSION:
             return _vector_model(directory, manifest)
         if manifest["format_version"] == MODULES_VERSION:
-            return _model_of_modules(directory, manifest)
+            return _model_of_modules(directory, manifest, self._resolve_modules(directory, manifest))
         return _model(directory, manifest, self._resolve_encoder(directory, manifest))
+
+    def _resolve_modules(self, directory: Path, manifest: dict[str, Any]) -> Modules:
+        """Read the model's modules, or those of the packaged model that its encoder names."""
+        from fastflow.model.sentence.directory import read_modules
+        from fastflow.model.sentence.weights import files_of
+
+        name = manifest["encoder"].get("packaged")
+        if name is not None and name not in PACKAGED:
+            raise FastflowError(f"{directory / MANIFEST}, field encoder: no packaged model is called {short(name)}")
+        folder = (directory if name is None else PACKAGED[name]) / MODULES_FOLDER
+        if (modules := read_modules(folder)) is None:
+            raise FastflowError(f"{folder / MODULES} is missing: the model is incomplete; copy it again")
+        files = files_of(modules)
+        if name is None:
+            check_files_listed(directory, manifest, files)
+            return modules
+        self._hashes.start(files)
+
+        def check() -> None:
+            if combine_hashes(files, self._hashes, modules.path) != manifest["encoder"].get("sha256"):
+                raise FastflowError(
+                    f"the packaged model {name} differs from the encoder that {directory} was made with"
+                )
+
+        self._checks.append(check)
+        return modules
 
     def _resolve_encoder(self, directory: Path, manifest: dict[str, Any]) -> Path:
         if (directory / ENCODER).is_dir():
@@ -215,17 +241,10 @@ def _open_uncalibrated(directory: Path, modules: Modules) -> Model:
     return Model(directory, encoder, pooling, length, modules=modules, head=head_of(modules))
 
 
-def _model_of_modules(directory: Path, manifest: dict[str, Any]) -> Model:
-    from fastflow.model.sentence.directory import read_modules
-    from fastflow.model.sentence.weights import files_of
-
+def _model_of_modules(directory: Path, manifest: dict[str, Any], modules: Modules) -> Model:
     where = f"{directory / MANIFEST}, field"
     if manifest["pooling"] != MODULES_POOLING:
         raise FastflowError(f"{where} pooling: must be {MODULES_POOLING} in format version {MODULES_VERSION}")
-    if (modules := read_modules(directory / MODULES_FOLDER)) is None:
-        missing = directory / MODULES_FOLDER / MODULES
-        raise FastflowError(f"{missing} is missing: the model is incomplete; copy it again")
-    check_files_listed(directory, manifest, files_of(modules))
     model = _open_uncalibrated(directory, modules)
     if manifest["max_length"] != model.max_length:
         raise FastflowError(f"{where} max_length: must be {model.max_length}, the limit of {MODULES_FOLDER}")

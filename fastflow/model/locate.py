@@ -18,8 +18,12 @@ OF_ENCODER = ["config.json", "model.safetensors.index.json", "tokenizer*", "voca
 OF_MODULES = ["modules.json", "config_sentence_transformers.json", "sentence_*_config.json"]
 PATTERNS = [*OF_ENCODER, *OF_MODULES, "*.safetensors", *(f"*/{name}" for name in (*OF_ENCODER, OF_MODULES[-1]))]
 HUB_ID = re.compile(r"[^\W_][\w.-]{0,95}/[^\W_][\w.-]{0,95}", re.ASCII)
-PACKAGED = {name: Path(__file__).parent.parent / name for name in ("default", "multilingual", "static")}
-DEFAULT = PACKAGED["default"]
+PACKAGED = {
+    name: Path(__file__).parent.parent / name for name in ("default", "multilingual", "small", "static", "untuned")
+}
+DEFAULT, UNTUNED = PACKAGED["default"], PACKAGED["untuned"]
+FORMER = "ec43439ff49f64aec6420ee43636c36a690a0527bf91c399a902a47d9b2b2f5b"  # untuned, when it was called default
+RENAMED = {FORMER: "26200cf5d76d7f29f61784fc605e63225ed41a26fa5a27081ccc305267836ebc"}  # fingerprints of equal models
 
 
 def resolve_name(model: str | Path | None) -> Path:
@@ -27,6 +31,16 @@ def resolve_name(model: str | Path | None) -> Path:
     if model is None:
         return DEFAULT
     return PACKAGED[str(model)] if str(model) in PACKAGED and not Path(model).exists() else Path(model)
+
+
+def is_same_model(made: str, fingerprint: str) -> bool:
+    """Return whether a model with ``fingerprint`` gives the vectors of the model with the fingerprint ``made``."""
+    return RENAMED.get(made, made) == fingerprint
+
+
+def find_present_name(run: dict[str, Any]) -> str | None:
+    """Return the model that the record of a ``run`` names, by its name now."""
+    return "untuned" if run.get("fingerprint") in RENAMED else run.get("model")
 
 
 def find_packaged_name(directory: Path) -> str | None:

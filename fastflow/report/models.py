@@ -99,7 +99,7 @@ def make_subjects(
             about = f"{_describe(runtime, describe(stages))} fitted on {len(texts):,} texts"
             out.append(ReportColumn(name, about, pool, partial(apply_wide, stages)))
     if is_of_package(model):
-        out += [_make_subject(PACKAGE, EmbeddingCache(open_model("default"), count))]
+        out += [_make_subject(PACKAGE, EmbeddingCache(open_model("untuned"), count))]
         out += [_make_subject(STATIC, EmbeddingCache(open_model(STATIC), count))]
     names = [subject.name for subject in out]
     paths = [name_path(name) for name in against if name not in UNCALIBRATED]
@@ -126,7 +126,7 @@ def find_raw(model: Model) -> Pooling | None:
 
 def is_of_package(model: Model) -> bool:
     """Return whether ``model`` has the packaged encoder with another calibration."""
-    packaged = load_model(None)
+    packaged = load_model("untuned")
     same = model.manifest.get("encoder", {}).get("sha256") == packaged.manifest["encoder"]["sha256"]
     return same and model.fingerprint != packaged.fingerprint
 

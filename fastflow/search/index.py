@@ -13,6 +13,7 @@ from fastflow.errors import FastflowError, UsageError
 from fastflow.files.embed import append_texts
 from fastflow.files.read import InputFormat
 from fastflow.files.write.appending import AppendedFile, read_run_fields
+from fastflow.model.locate import is_same_model
 from fastflow.options import check_texts, iterate_in_order
 from fastflow.runtime import Runtime
 from fastflow.search.scan import BY, DEPTH, SHARES, SIGNS, Best, MemoryIndex, find_kind, join_lists
@@ -370,7 +371,7 @@ class Index:
 
     def _check_model(self, runtime: Runtime) -> None:
         path, made = self._source.path, self._source.fingerprint
-        if made is not None and made != runtime.fingerprint:
+        if made is not None and not is_same_model(made, runtime.fingerprint):
             raise FastflowError(
                 f"{path} was made with another model, {made[:12]}…, and this is {runtime.info()['model']}, "
                 f"{runtime.fingerprint[:12]}…: give the model that made it{self._source.maker}"

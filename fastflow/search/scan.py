@@ -46,13 +46,13 @@ BLOCK = 16_384  # rows multiplied at a time
 SIGNS = "signs"  # similarity of packed bits: the cosine of their signs
 BY = ("vectors", "words", "both")
 DEPTH = 100  # rows of each list in a search by both
-SHARES = {"table": 0.6, "default": 0.8, "tuned": 0.4}  # kind of model -> share of words (bench/results/search.json)
+SHARES = {"table": 0.6, "untuned": 0.8, "tuned": 0.4}  # kind of model -> share of words (bench/results/search.json)
 
 
 def find_kind(session: Session) -> str:
     """Return the model's kind, a key of SHARES."""
-    if session.packaged == "default":
-        return "default"
+    if session.packaged == "untuned":
+        return "untuned"
     return "table" if isinstance(session.model, Model) and is_static(session.model.encoder) else "tuned"
 
 

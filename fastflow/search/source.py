@@ -22,7 +22,7 @@ from fastflow.files.read.matrix import MatrixFile, MatrixRows
 from fastflow.files.read.sources import Sources, one_text
 from fastflow.files.words import TABLE, WORDS, find_words, quote_query, read_kind
 from fastflow.files.write.partial import read_options, read_run
-from fastflow.model.locate import PACKAGED
+from fastflow.model.locate import PACKAGED, find_present_name
 from fastflow.options import check_texts, iterate_in_order
 from fastflow.values import short
 
@@ -198,7 +198,7 @@ TOKEN = re.compile(
 def find_model(path: Path) -> str | None:
     """Return the model that the .db names, or None; raises if it is missing."""
     with database.reading(path) as db:
-        name = database.run_of(db, path).get("model")
+        name = find_present_name(database.run_of(db, path))
     if name in PACKAGED:
         return str(PACKAGED[name])
     if name is not None and not (os.path.isabs(name) and os.path.isdir(name)):  # else it would pass for a Hub id

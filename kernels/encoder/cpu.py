@@ -24,7 +24,7 @@ from fastflow.kernels.encoder import (
 from fastflow.kernels.encoder.cpu_layers import assemble
 from fastflow.kernels.encoder.cpu_layout import Products, Stored, parts_of
 from fastflow.kernels.processor import best_first, find_forced_isa, has_tiles, resolve_threads
-from fastflow.kernels.stored import STORED, NotFinite, raw, storable
+from fastflow.kernels.stored import CHANGED, STORED, NotFinite, raw, storable, was_changed
 
 # dtype -> formats of products, the best first
 DTYPES = {"float32": (FLOAT,), "bfloat16": (BF16, BF16_WIDE), "int8": (INT8_TILES, INT8, INT8_SIGNED)}
@@ -119,6 +119,8 @@ class CpuEncoder:
         self.outputs = program.outputs
         token_weights = _token_weights(pooling, weights)
         words = _words(weights, form != FLOAT and max(self.layers) > 0, self.threads)
+        scales = program.vector("word.scales") if "word.scales" in weights else None
+        self._mapped = words if scales is not None else None
         release()
         positions = None
         if "position" in weights:
@@ -138,6 +140,7 @@ class CpuEncoder:
             memory, *tables, positions, words, token_weights, heads=shape.heads, head=program.head, hidden=shape.hidden,
             outputs=program.outputs, position_rows=shape.positions, position_start=shape.position_start,
             pad_id=-1 if shape.pad_id is None else shape.pad_id, layers=len(self.layers), eps=shape.eps, isa=number,
+            scales=scales,
         )  # fmt: skip
 
     def __call__(self, ids: Array, offsets: Array, skip: int = 0, seconds: Array | None = None) -> Array:
@@ -148,7 +151,13 @@ class CpuEncoder:
         """
         pooled = np.empty((len(offsets) - 1, self.outputs), np.float32)
         self.compiled.run(ids, offsets, pooled, None, self.threads, skip, seconds)
+        self.check()
         return pooled
+
+    def check(self) -> None:
+        """Raise ValueError if the file of mapped word rows was changed."""
+        if self._mapped is not None and was_changed(self._mapped):
+            raise ValueError(f"the word rows cannot be read: {CHANGED}")
 
     def states(self, ids: Array, offsets: Array) -> dict[int, Array]:
         """Return hidden states of the wanted layers, {layer: (N, D)} float32."""
@@ -176,6 +185,8 @@ def _floats(weights: Stored, name: str, threads: int) -> Array:
 
 def _words(weights: Stored, half: bool, threads: int) -> Array:
     array = parts_of(weights, "word")[0]
+    if array.dtype == np.int8:
+        return np.ascontiguousarray(array)
     if half or array.dtype == np.float16:
         out = np.empty(array.shape, np.uint16)
         if _convert(array, "word", 0, out, True, threads) <= LARGEST_HALF:

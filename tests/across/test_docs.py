@@ -104,7 +104,7 @@ def shorten_novels(folder: Path, most: int = 200) -> None:
 
 
 def copy_model(folder: Path, name: str = MODEL) -> None:
-    shutil.copytree(ROOT / "fastflow" / "default", folder / name)
+    shutil.copytree(ROOT / "fastflow" / "untuned", folder / name)
 
 
 def do(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -72,7 +72,7 @@ def test_a_busy_machine_and_few_texts_are_said_so():
 
 
 def test_a_model_without_layers_has_one_row_for_its_dtypes_are_one():
-    for model in ("static", None):
+    for model in ("static", "untuned"):
         assert list(module.open_ours(model, 1)[0]) == [("fastflow", "float32")]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from importlib.util import find_spec
 
 import numpy as np
@@ -10,9 +11,12 @@ from safetensors.numpy import load_file
 
 from fastflow import Runtime
 from fastflow.bench.cli import RANGES, RUNS
-from fastflow.bench.research import default_model, duplicate_limits, study
+from fastflow.bench.research import duplicate_limits, packing, study
 from fastflow.evaluation.evaluate import find_tasks, measure
-from fastflow.model.locate import DEFAULT
+from fastflow.model.artifact import load_model
+from fastflow.model.encoder.weights import SCALES
+from fastflow.model.hashing import MANIFEST
+from fastflow.model.locate import UNTUNED
 from fastflow.model.tokenizer.languages import load_languages
 
 from support.arrows import GRAPH
@@ -128,17 +132,22 @@ def test_the_package_has_the_words_of_each_language_that_was_measured():
     assert rows["English"]["100 texts, warned"] == 0
 
 
-def test_mantissas_are_rounded_to_seven_bits_halves_to_even():
-    numbers = np.array([[1 + 2**-7, 1 + 2**-8, 1 + 3 * 2**-8, -(2 - 2**-10), 0.0, 2**-24]], np.float16)
-    assert default_model.round_mantissas(numbers).tolist() == [[1 + 2**-7, 1.0, 1 + 2**-6, -2.0, 0.0, 2**-24]]
+def test_a_packed_model_has_int8_rows_and_a_new_signature(model, tmp_path):
+    shutil.copytree(model, tmp_path / "m")
+    path, manifest = tmp_path / "m" / "0_Transformer/model.safetensors", json.loads((model / MANIFEST).read_text())
+    before = load_file(path)
+    packing.write_int8_rows(path, lambda name, tensor: None if "layer.2" in name else tensor.astype(np.float16))
+    found, name = load_file(path), "embeddings.word_embeddings.weight"
+    assert not any("layer.2" in key for key in found)
+    assert found[name].dtype == np.int8
+    rounded = found[name] * found[SCALES][:, None]
+    np.testing.assert_allclose(rounded, before[name], atol=np.abs(before[name]).max() / 127)
+    assert packing.sign(tmp_path / "m", manifest, {"max_length": 12}) == load_model(tmp_path / "m").fingerprint
+    assert load_model(tmp_path / "m").max_length == 12
 
 
-def test_the_default_model_is_stored_as_its_script_rounds_it(tmp_path):
-    default_model.copy_rounded(DEFAULT / "0_Transformer", tmp_path / "copy")
-    names = [path.name for path in (DEFAULT / "0_Transformer").iterdir()]
-    for name in names:
-        assert (tmp_path / "copy" / name).read_bytes() == (DEFAULT / "0_Transformer" / name).read_bytes()
-    matrix = load_file(DEFAULT / "calibration.safetensors")["1.matrix"]
+def test_the_matrix_of_untuned_is_float32_in_float64():
+    matrix = load_file(UNTUNED / "calibration.safetensors")["1.matrix"]
     assert np.array_equal(matrix, matrix.astype(np.float32))
 
 

@@ -42,7 +42,7 @@ def test_rows_are_printed_best_first(desk, model, sentences):
 
 def test_a_score_gets_a_meaning(tmp_path):
     (tmp_path / "in.txt").write_text("A ship in a storm.\nBread in an oven.\n")
-    assert run("embed", tmp_path / "in.txt", "-o", tmp_path / "x.db", "--quiet").exit_code == 0
+    assert run("embed", tmp_path / "in.txt", "-m", "untuned", "-o", tmp_path / "x.db", "--quiet").exit_code == 0
     said = run("search", tmp_path / "x.db", "a boat", "--by", "vectors").stderr.splitlines()
     assert said[2:] == ["fastflow: two texts drawn at random have a cosine of about 0.1 with this model"]
     many = run("search", tmp_path / "x.db", "-", stdin="a boat\na cake\n").stdout.splitlines()

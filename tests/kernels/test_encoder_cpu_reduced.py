@@ -177,15 +177,15 @@ def test_packed_formats_round_to_nearest():
 
 @pytest.fixture(scope="module")
 def exactly(sentences):
-    exact = fastflow.Runtime(backend="reference", dtype="float64")
+    exact = fastflow.Runtime("untuned", backend="reference", dtype="float64")
     return exact.encode([*sentences[:64], ""], normalize_embeddings=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", *REDUCED])
-def test_the_default_model_is_exact_to_float32(forced_isa, dtype, sentences, exactly):
+def test_the_model_without_layers_is_exact_to_float32(forced_isa, dtype, sentences, exactly):
     """In every dtype, because it has no layers."""
-    runtime = fastflow.Runtime(backend="cpu", dtype=dtype, threads=2)
+    runtime = fastflow.Runtime("untuned", backend="cpu", dtype=dtype, threads=2)
     assert runtime.info()["dtype"] == dtype
     assert forced_isa in " ".join(runtime.info()["details"])
     found = runtime.encode([*sentences[:64], ""], normalize_embeddings=True)

@@ -15,7 +15,7 @@ from fastflow import FastflowWarning, Runtime
 from fastflow.files.read.texts import read_records
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder import read_config
-from fastflow.model.locate import DEFAULT
+from fastflow.model.locate import UNTUNED
 from fastflow.model.tokenizer import Tokenizer
 from fastflow.model.tokenizer.fragmentation import LOOKED_AT, UNLISTED, Seen, take_words, warn_of_unsuited
 from fastflow.model.tokenizer.languages import is_multilingual, load_languages, serves
@@ -44,7 +44,7 @@ GERMAN, FRENCH = [LANGUAGES["German"]], [LANGUAGES["French"]]
 
 @pytest.fixture(scope="module")
 def english() -> Tokenizer:
-    encoder = DEFAULT / "0_Transformer"
+    encoder = UNTUNED / "0_Transformer"
     assert read_config(encoder)["vocab_size"] == 30522
     return Tokenizer(encoder, 128)
 

@@ -11,7 +11,7 @@ import pytest
 from fastflow import Runtime
 from fastflow.backends.choose import open_backend
 from fastflow.model.artifact import load_model
-from fastflow.model.locate import DEFAULT
+from fastflow.model.locate import UNTUNED
 from fastflow.model.tokenizer import Tokenizer, Tokens
 from fastflow.model.tokenizer.files import GROWTH, check_rules
 
@@ -211,5 +211,5 @@ REAL = {
 @pytest.mark.parametrize("rules", REAL.values(), ids=REAL)
 def test_rules_of_real_tokenizers_pass(encoders, bert_copy, rules):
     spoil(bert_copy, TOKENIZER, {"normalizer": rules})
-    for directory in (bert_copy, DEFAULT / "0_Transformer", encoders("roberta"), encoders("xlm-roberta")):
+    for directory in (bert_copy, UNTUNED / "0_Transformer", encoders("roberta"), encoders("xlm-roberta")):
         check_rules((directory / TOKENIZER).read_bytes(), directory)

@@ -185,7 +185,7 @@ def test_columns_are_other_models_methods_and_the_models_of_the_package(
     assert list(found["subjects"]) == ["model", "white", "whiten:8+standardize", "flow"]
     assert average(found, "white") == evaluate(Runtime(other).encode, sets)["average"]["all"]
 
-    fastflow.fit(sentences[:120], "default", "whiten:8", token_weights="none").save(tmp_path / "m")
+    fastflow.fit(sentences[:120], "untuned", "whiten:8", token_weights="none").save(tmp_path / "m")
     found = read_report(tmp_path / "m", "--sts", pairs)
     assert list(found["subjects"]) == ["model", "raw", "package", "static"]
     for name, runtime in (("package", Runtime()), ("static", Runtime("static"))):

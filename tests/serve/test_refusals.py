@@ -40,7 +40,7 @@ CHOICE = [(value, " must be one of") for value in ("hex", [])]
 RIGHT = [
     (value, " must be one of right, Right, not …: texts are cut at their end only") for value in ("left", "hex", [])
 ]
-PROMPT = [*TEXT, ("query", "…the model has none")]
+PROMPT = [*TEXT, ("other", "…known are query, document")]
 IDS = [(value, " holds token ids, and …check_embedding_ctx_length=False") for value in ([1, 2], [[1, 2], [3]])]
 LIST = [*IDS, *((["a", value], "[1] must be a string") for value in (None, 1.5))]
 ONE_OR_LIST = [*LIST, *((value, " must be a string or a list of strings") for value in ({"text": "a"}, 1))]

@@ -163,7 +163,7 @@ def test_a_text_that_is_too_long_is_cut_and_counted_or_refused(librarian, runtim
     place = 70 if path == EMBED else 1
     for strictly in (False, "NONE") if path == OPENAI else (False,):
         strict = librarian.post(path, with_field(path, field, strictly))
-        check_refusal(librarian, path, strict, "validation", f"text {place} has more than 128 tokens")
+        check_refusal(librarian, path, strict, "validation", f"text {place} has more than 256 tokens")
     assert librarian.service.engine.queue.jobs == 0
 
 
@@ -190,7 +190,7 @@ def test_each_request_is_counted_and_its_times_are_told(librarian, path, body):
 def test_pages_about_the_server(librarian, runtime):
     info = librarian.get("/info").json
     assert (info["model_id"], info["fingerprint"]) == ("default", runtime.fingerprint)
-    assert (info["max_input_length"], info["dim"], info["max_client_batch_size"]) == (128, 256, 2048)
+    assert (info["max_input_length"], info["dim"], info["max_client_batch_size"]) == (256, 256, 2048)
     assert info["auto_truncate"] is True
     assert info["max_batch_tokens"] > 0
     assert librarian.get("/health").json == {"status": "ok"}
@@ -203,4 +203,4 @@ def test_the_description_is_as_it_was(librarian):
     """Its fields, bounds, answers and refusals: a change of the hash is a change of the interface."""
     description = librarian.get("/openapi.json").json
     described = json.dumps(description["paths"], sort_keys=True).encode()
-    assert hashlib.sha256(described).hexdigest()[:16] == "1c30b9445a27d969"
+    assert hashlib.sha256(described).hexdigest()[:16] == "8791fec3bcbea15d"

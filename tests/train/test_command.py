@@ -212,7 +212,7 @@ def test_a_table_without_a_header_and_a_corpus_of_another_language(train, tmp_pa
     assert result.exit_code == 0, result.stderr
     assert "corpus: 256 distinct texts" in result.stderr
     (tmp_path / "corpus.txt").write_text("".join(f"Die Bundesregierung beschloss Erhöhung {i}.\n" for i in range(64)))
-    result = train("--dry-run", source=tmp_path / "corpus.txt", encoder="default")
+    result = train("--dry-run", source=tmp_path / "corpus.txt", encoder="untuned")
     assert result.exit_code == 0, result.stderr
     assert "WARNING: words fall into " in result.stderr
 

@@ -62,7 +62,7 @@ def open_one(directory):
 
 @pytest.fixture(scope="module")
 def packaged():
-    return open_one(ROOT / "fastflow" / "default" / "0_Transformer")
+    return open_one(ROOT / "fastflow" / "untuned" / "0_Transformer")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from fastflow.errors import UsageError
 from fastflow.model.verify import verify
 from fastflow.train.distil import gathering, ridge
 from fastflow.train.distil import run as module
-from fastflow.train.distil.run import READING, DistilOptions
+from fastflow.train.distil.deep import READING
+from fastflow.train.distil.run import DistilOptions
 from fastflow.transforms.vectors import shorten
 
 from support.builders import VOCABULARY, make_model, make_sentences

@@ -11,7 +11,7 @@ import pytest
 import fastflow
 from fastflow import Runtime
 from fastflow.errors import UsageError
-from fastflow.model.locate import DEFAULT
+from fastflow.model.locate import UNTUNED
 from fastflow.train.data.background import draw_sentences, load_english
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
@@ -131,7 +131,7 @@ def test_the_order_may_come_from_a_file(bert, corpus, tmp_path):
 @pytest.mark.slow
 def test_a_list_of_words_is_not_taken_for_english_and_the_package_keeps_words(tmp_path):
     texts, copy = draw_sentences(300, load_english()), tmp_path / "encoder"
-    shutil.copytree(DEFAULT / "0_Transformer", copy)
+    shutil.copytree(UNTUNED / "0_Transformer", copy)
     (tmp_path / "words.txt").write_text("\n".join(f"{word} 5" for word in load_english().shares))
     (tmp_path / "order.txt").write_text("\n".join(side for pair in load_english_pairs() for side in pair))
 
@@ -140,8 +140,8 @@ def test_a_list_of_words_is_not_taken_for_english_and_the_package_keeps_words(tm
 
     assert explain(copy)[-1].startswith("pooling words: how well a sentence of the English novels in the package")
     assert explain(copy, background_words=str(tmp_path / "words.txt")) == [heuristics.UNORDERED]
-    assert explain("default") == []
-    ordered = explain("default", order_from=str(tmp_path / "order.txt"))
+    assert explain("untuned") == []
+    ordered = explain("untuned", order_from=str(tmp_path / "order.txt"))
     assert ordered[-1].startswith(f"pooling words: how well a sentence of --order-from {tmp_path}")
 
 
@@ -197,7 +197,7 @@ def test_crowding_is_the_mean_cosine_of_two_different_sentences(bert, spread):
     pairs = [cosine(x[i : i + 1], x[j : j + 1])[0, 0] for i in range(len(x)) for j in range(i)]
     assert measure_crowding(open_last(bert)) == pytest.approx(np.mean(pairs), abs=1e-9)
     assert abs(measure_crowding(open_last(spread))) < CONE
-    assert measure_crowding(open_last("default")) > CONE + 0.1
+    assert measure_crowding(open_last("untuned")) > CONE + 0.1
 
 
 def test_spread_out_is_near_no_cosine_at_all(bert, monkeypatch):

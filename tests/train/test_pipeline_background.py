@@ -128,7 +128,7 @@ def test_sentences_without_the_words_of_their_language_are_refused(bert, tmp_pat
 @pytest.mark.slow
 def test_a_fitted_language_is_not_warned_of(bert, tmp_path):
     texts = [f"{FRENCH} {i}" for i in range(99)]
-    fastflow.fit(texts, "default", "standardize", token_weights="none").save(tmp_path / "m")
+    fastflow.fit(texts, "untuned", "standardize", token_weights="none").save(tmp_path / "m")
     for model, is_foreign in ((None, True), (tmp_path / "m", False)):
         with fastflow.Runtime(model) as runtime:
             assert ("look like French" in (runtime.session.warn_of([FRENCH]) or "")) == is_foreign

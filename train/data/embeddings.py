@@ -33,6 +33,7 @@ from fastflow.transforms.vectors import first_bad
 
 WINDOW = 4096  # texts to sort by length at a time; an interrupted pass keeps whole windows
 BATCH_TOKENS = 8192
+Embed = Callable[[Sequence[str], Callable[[int], None]], NDArray[np.float32]]
 
 
 class Embedder:
@@ -103,11 +104,24 @@ def embed_corpus(
     A pass continues an interrupted one bit for bit; a second process waits. The entry is locked while the array lives;
     ``corpus`` names it for ``fastflow cache``.
     """
-    path, shape = cache / f"{cache_key(encoder, texts, device)}.npy", (len(texts), encoder.dim)
+    path, about = cache / f"{cache_key(encoder, texts, device)}.npy", {"corpus": corpus, "encoder": encoder.name}
+    return keep_vectors(path, texts, encoder.dim, lambda: Embedder(encoder, device), about, reporter)
+
+
+def keep_vectors(
+    path: Path,
+    texts: Sequence[str],
+    dim: int,
+    open_embedder: Callable[[], Embed],
+    about: dict[str, str],
+    reporter: Reporter = COMMAND,
+) -> NDArray[np.float32]:
+    """Map vectors (n, dim) of ``texts`` from the cache's file ``path``, as ``embed_corpus`` does."""
+    cache, shape = path.parent, (len(texts), dim)
     head = _make_header(shape)
     if (found := _open_entry(path, head, shape)) is not None:
         return found
-    embedder = Embedder(encoder, device)
+    embed = open_embedder()
     waiting = f"another process computes these embeddings in {partial_path(path)}; waiting for it"
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -116,9 +130,9 @@ def embed_corpus(
             if (found := _open_entry(path, head, shape)) is not None:
                 file.remove()
                 return found
-            describe(path, {"texts": len(texts), "corpus": corpus, "encoder": encoder.name})
+            describe(path, {"texts": len(texts), **about})
             try:
-                _fill(file, head, texts, embedder, reporter)
+                _fill(file, head, texts, shape[1], embed, reporter)
             except BaseException as error:
                 if not file.rows or (isinstance(error, FastflowError) and not isinstance(error.__cause__, OSError)):
                     file.remove()
@@ -166,8 +180,10 @@ def _map(handle: BinaryIO, offset: int, shape: tuple[int, int]) -> NDArray[np.fl
     return np.asarray(np.memmap(handle, np.float32, "r", offset, shape))
 
 
-def _fill(file: OutputFile, head: bytes, texts: Sequence[str], embedder: Embedder, reporter: Reporter) -> None:
-    row, size = 4 * embedder.dim, os.fstat(file.handle.fileno()).st_size
+def _fill(
+    file: OutputFile, head: bytes, texts: Sequence[str], dim: int, embed: Embed, reporter: Reporter
+) -> None:  # fmt: skip
+    row, size = 4 * dim, os.fstat(file.handle.fileno()).st_size
     if file.handle.read(len(head)) in (head, bytes(len(head))):
         file.rows = (size - len(head)) // row // WINDOW * WINDOW
     file.begin(len(head) + row * file.rows if file.rows else None)
@@ -177,7 +193,7 @@ def _fill(file: OutputFile, head: bytes, texts: Sequence[str], embedder: Embedde
         )
     with reporter.progress("encoder", len(texts), "texts", file.rows) as progress:
         for start in range(file.rows, len(texts), WINDOW):
-            vectors = embedder(texts[start : start + WINDOW], progress.advance)
+            vectors = embed(texts[start : start + WINDOW], progress.advance)
             file.write(Block(range(start, start + len(vectors)), [], vectors))
             file.sync()  # a full disk raises; a memory map would kill the process
     file.finish()

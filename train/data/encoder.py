@@ -13,7 +13,7 @@ from fastflow.model.artifact import load_model
 from fastflow.model.encoder import is_static, size_of
 from fastflow.model.encoder.weights import encoder_hash, has_pooler
 from fastflow.model.hashing import MANIFEST
-from fastflow.model.locate import DEFAULT, PACKAGED, hub_snapshot
+from fastflow.model.locate import PACKAGED, UNTUNED, hub_snapshot
 from fastflow.model.sentence.directory import Modules, read_modules
 from fastflow.model.tokenizer import Tokens
 from fastflow.train.reporter import refuse
@@ -42,12 +42,12 @@ class FrozenEncoder:
 
     @property
     def packaged(self) -> bool:
-        return self.directory.is_relative_to(DEFAULT)
+        return self.directory.is_relative_to(UNTUNED)
 
     @property
     def name(self) -> str:
-        """Its Hub id, ``default``, or its directory."""
-        own = "default" if self.packaged else str(self.directory.absolute())
+        """Its Hub id, ``untuned``, or its directory."""
+        own = "untuned" if self.packaged else str(self.directory.absolute())
         return self.hub_id or own
 
     @property

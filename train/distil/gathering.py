@@ -157,10 +157,16 @@ class Kept:
             path.unlink(missing_ok=True)
             handle.close()
 
+    def start(self) -> Path:
+        """Return the path, of a file without sums; say if it is replaced."""
+        if self.path.is_file() and not self._resume:
+            self._reporter.write(f"fastflow: starts again and replaces {self.path}; --resume would have continued it")
+        return self.path
+
     def note(self, stop: KeyboardInterrupt) -> None:
-        if self._saved and self.path.is_file():
-            done = f"{self._saved:,} texts are gathered in {self.path}"
-            add_note(stop, f"{done}; the same command with --resume continues after them")
+        if self.path.is_file():
+            done = f"{self._saved:,} texts are gathered" if self._saved else "the training's state is"
+            add_note(stop, f"{done} in {self.path}; the same command with --resume continues")
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -173,7 +179,7 @@ class Kept:
                 )
             return Gathered(), ""
         if not self._resume:
-            self._reporter.write(f"fastflow: starts again and replaces {self.path}; --resume would have continued it")
+            self.start()
             return Gathered(), ""
         from safetensors import SafetensorError, safe_open
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fastflow.atomic import check_out
-from fastflow.files.read import InputFormat
-from fastflow.files.read.sources import Sources
-from fastflow.model.encoder import is_static
 from fastflow.model.static.write import DTYPES, write_static
-from fastflow.train.data.corpus import clean, read_texts
+from fastflow.train.data.corpus import clean
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import FrozenEncoder, open_encoder
 from fastflow.train.distil import ridge
@@ -39,9 +34,6 @@ from fastflow.transforms import calibration
 from fastflow.transforms.calibration import Stage
 from fastflow.values import is_whole, short
 
-READING = (
-    "compare these cosines only with tables of the same teacher and corpus: on another corpus the same table has others"
-)
 SETS = {"held_out": "held-out sentences of the corpus", "other": "sentences of other subjects", "words": "single words"}
 
 
@@ -67,6 +59,16 @@ class Distilled(Saving):
         """The table's settings and mean cosines to the teacher, as data for json."""
         return copy.deepcopy(self.training)
 
+    @property
+    def lines(self) -> list[str]:
+        counts = self.training["measured"].items()
+        return [f"{n:,} {SETS[name]}: mean cosine {self.training['follows'][name]:.3f}" for name, n in counts]
+
+    @property
+    def size(self) -> str:
+        rows = self.training["table"]
+        return f"{rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}"
+
     def save(self, directory: str | os.PathLike[str]) -> str:
         """Write the model, if its files give PyTorch's vectors.
 
@@ -88,12 +90,6 @@ class Distilled(Saving):
                 flow.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in stage.params.items()})
                 fitted.flows[index] = flow.eval()
         return export(out, self.encoder, fitted, self.training, _write_card(self), self.texts, self.pooled)
-
-
-def write_lines(training: dict[str, Any]) -> list[str]:
-    """Write the mean cosine to the teacher on each set."""
-    counts = training["measured"]
-    return [f"{counts[name]:,} {SETS[name]}: mean cosine {value:.3f}" for name, value in training["follows"].items()]
 
 
 def _write_card(distilled: Distilled) -> str:
@@ -129,7 +125,10 @@ WORDS_MEASURED = 1000
 
 @dataclass(frozen=True)
 class DistilOptions:
-    """The options of fastflow distill; a value out of range raises a UsageError."""
+    """The options of fastflow distill; a value out of range raises a UsageError.
+
+    ``layers`` above 0 make a student with layers, trained for ``minutes`` from the model ``start``; None: a table.
+    """
 
     dim: int | None = None
     words: int = 0
@@ -137,9 +136,12 @@ class DistilOptions:
     penalty: float | None = None
     sentences: bool = False
     seed: int = 0
+    layers: int = 0
+    minutes: float = 30.0
+    start: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("dim", 1), ("words", 0), ("seed", 0)):
+        for name, least in (("dim", 1), ("words", 0), ("seed", 0), ("layers", 0)):
             value = getattr(self, name)
             if not (is_whole(value, least) or (name == "dim" and value is None)):
                 raise refuse(
@@ -150,9 +152,17 @@ class DistilOptions:
         if self.dtype not in DTYPES:
             kinds = f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}"
             raise refuse("{dtype} must be {kinds}, not {given}", kinds=kinds, given=short(self.dtype))
-        usable = isinstance(self.penalty, int | float) and not isinstance(self.penalty, bool)
-        if self.penalty is not None and not (usable and 0 < self.penalty < np.inf):
-            raise refuse("{penalty} must be a number above 0, not {given}", given=short(self.penalty))
+        for name in ("penalty", "minutes"):
+            value = getattr(self, name)
+            usable = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (usable and 0 < value < np.inf):
+                raise refuse("{" + name + "} must be a number above 0, not {given}", given=short(value))
+        of_tables = {"words": 0, "dtype": "float32"} | ({} if self.start is None else {"dim": None, "penalty": None})
+        odd = [name for name, usual in of_tables.items() if getattr(self, name) != usual]
+        if self.layers and odd:
+            raise refuse("{" + odd[0] + "} is of a token table that is made: leave it out with {layers}")
+        if self.start is not None and not self.layers:
+            raise refuse("{start} is of a model with layers: give {layers} too")
 
 
 class Student(NamedTuple):
@@ -309,41 +319,3 @@ def _explain_choice(tables: Sequence[TokenTable], best: TokenTable, settings: Di
     if settings.dim is not None:
         found.append(f"the {settings.dim} directions are those in which the table's sentence vectors vary most")
     return found
-
-
-def distil_files(
-    model: str,
-    paths: Sequence[str],
-    layout: InputFormat,
-    out: Path,
-    settings: DistilOptions,
-    reporter: Reporter,
-    resume: bool,
-) -> None:
-    """Distil ``model`` on the texts of ``paths`` and write the table to ``out``."""
-    check_out(out, "-o")
-    if "-" in paths and (settings.words or resume):
-        raise refuse("{words} and {resume} read the corpus again, which standard input cannot be: give a file")
-    names = ["standard input" if path == "-" else Path(path).name for path in paths]
-    started, kept = time.monotonic(), None if "-" in paths else Kept(out, resume, reporter)
-    with Kept.lock(out):
-        with Sources(paths) as sources:
-            total, _ = sources.expected(layout)
-        try:
-            teacher = Teacher(model)
-            found = distil(partial(read_texts, paths, layout), names, teacher, settings, reporter, kept, total)
-            mark = found.save(out)
-        except KeyboardInterrupt as stop:
-            if kept is not None:
-                kept.note(stop)
-            raise
-        if kept is not None:
-            kept.remove()
-    for reason in found.training["reasons"]:
-        reporter.write(reason)
-    click.echo("\n".join(write_lines(found.training)))
-    if len(teacher.targets) == 1 and not is_static(teacher.model.encoder):  # like READING's, all-MiniLM-L6-v2
-        reporter.write(READING)
-    rows, seconds = found.training["table"], time.monotonic() - started
-    size = f"{rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}"
-    reporter.write(f"{out}: {size}, fingerprint {mark[:16]}, {seconds:.0f} s")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -16,6 +18,9 @@ from fastflow.model.tokenizer import Tokens
 from fastflow.model.tokenizer.files import load_tokenizer, lowercase_first
 from fastflow.options import Options
 from fastflow.session import Count, Session
+from fastflow.train.data.corpus import corpus_hash
+from fastflow.train.data.embeddings import cache_directory, keep_vectors
+from fastflow.train.reporter import Reporter
 from fastflow.transforms.vectors import compute_paired_cosine, shorten
 
 BLOCK = 4096
@@ -25,9 +30,9 @@ Vectors = NDArray[np.float32]
 class Teacher:
     """The model of texts ``name``, which gives the vectors to fit."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, dtype: str = "auto") -> None:
         self.model = load_model(name)
-        self.opened = Session(self.model, "auto", "auto", None, "auto", False)
+        self.opened = Session(self.model, "auto", dtype, None, "auto", False)
         self.dim = self.model.truncate_dim or self.opened.width
         self.name = find_packaged_name(self.model.path) or str(self.model.path)
 
@@ -93,6 +98,35 @@ class Teacher:
         if one[len(one) - (len(empty) - before) :] != empty[before:]:
             raise FastflowError(f"{self.model.encoder}: its tokenizer frames texts in a way that no token can be alone")
         return empty[:before], empty[before:]
+
+
+class KeptTeacher(Teacher):
+    """A teacher in bfloat16; the cache keeps its vectors of a corpus."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "bfloat16")
+        self._known: dict[str, int] = {}
+
+    @property
+    def targets(self) -> dict[str, NDArray[np.float32] | None]:
+        return {"vectors": None}
+
+    def keep(self, texts: Sequence[str], corpus: str, reporter: Reporter) -> Vectors:
+        """Map the vectors (n, D) of ``texts`` from the cache, and take them from there from now on."""
+        parts = [self.model.fingerprint, self.opened.backend.name, corpus_hash(texts)]
+        path = cache_directory() / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}.npy"
+        about = {"corpus": corpus, "encoder": self.name}
+        self._vectors = keep_vectors(path, texts, self.dim, lambda: self._embed, about, reporter)
+        self._known = {text: i for i, text in enumerate(texts)}
+        return self._vectors
+
+    def _embed(self, texts: Sequence[str], count: Count | None = None) -> Vectors:
+        return super().__call__(texts, count)["vectors"]
+
+    def __call__(self, texts: Sequence[str], count: Count | None = None) -> dict[str, Vectors]:
+        if all(text in self._known for text in texts):
+            return {"vectors": np.array(self._vectors[[self._known[text] for text in texts]])}
+        return super().__call__(texts, count)
 
 
 def measure_following(found: NDArray[Any], wanted: NDArray[Any]) -> float:

@@ -66,7 +66,7 @@ def measure_spearman(fitted: Fitted, encoder: FrozenEncoder, sets: list[Pairs], 
         equal = Embedder(replace(encoder, pooling=raw), device)
         out["raw"] = evaluate(lambda texts: equal(texts).astype(np.float64), sets)
     if encoder.packaged:
-        for column, name in (("packaged", None), ("static", "static")):
+        for column, name in (("packaged", "untuned"), ("static", "static")):
             with Runtime(name) as runtime:
                 out[column] = evaluate(runtime.encode, sets)
     return out

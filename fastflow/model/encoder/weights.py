@@ -38,6 +38,7 @@ _WITHOUT_SEGMENTS = ("distilbert", "mpnet")
 Item = tuple[str, tuple[tuple[str, ...], tuple[int, ...]]]
 
 WEIGHT_INDEX = "model.safetensors.index.json"
+SCALES = "embeddings.word_embeddings.scales"  # (vocabulary,) float32: the word rows are int8, times these
 
 
 def _is_plain(name: str) -> bool:
@@ -127,8 +128,11 @@ class MappedWeights:
 def load_weights(
     directory: Path, config: dict[str, Any], shape: EncoderShape, dtype: Any, pairs: bool = False
 ) -> Arrays:
-    """Load the arrays that ``kernels.encoder.reference`` lists, in ``dtype``; the word table keeps its stored dtype."""
-    mapped, out = MappedWeights(directory, config, shape, pairs), {}
+    """Load the arrays that ``kernels.encoder.reference`` lists, in ``dtype``.
+
+    The word table keeps its stored dtype; int8 rows become float32.
+    """
+    mapped, out = MappedWeights(directory, config, shape, pairs), dict[str, NDArray[Any]]()
     for name, stored in mapped.stored.items():
         parts = [widen(part) for part in (stored if isinstance(stored, tuple) else (stored,))]
         for i, part in enumerate(parts):
@@ -136,6 +140,8 @@ def load_weights(
                 raise mapped.not_finite(name, i)
         out[name] = np.array(parts[0]) if name == "word" else np.concatenate(parts, dtype=dtype, casting="same_kind")
         mapped.release()
+    if (scales := out.pop("word.scales", None)) is not None:
+        out["word"] = out["word"] * scales[:, None].astype(np.float32)
     return out
 
 
@@ -153,7 +159,8 @@ class _Source:
         array = self._raw.get(self._prefix + name, self._raw.get(self._prefix + old))
         if array is None:
             raise FastflowError(f"{self.directory}: the weights lack tensor {self._prefix}{name}")
-        if array.dtype.kind not in "fV":
+        is_scaled = name == word_tensor("") and array.dtype == np.int8 and self.has(SCALES)
+        if array.dtype.kind not in "fV" and not is_scaled:
             raise FastflowError(f"{self.directory}: tensor {name} has dtype {array.dtype}, which no weight has")
         if array.shape != shape:
             raise FastflowError(f"{self.directory}: tensor {name} has shape {array.shape}, config.json needs {shape}")
@@ -163,6 +170,15 @@ class _Source:
 def word_tensor(family: str) -> str:
     """Return the name of the word table's tensor without prefix."""
     return "embeddings.tok_embeddings.weight" if family == "modernbert" else "embeddings.word_embeddings.weight"
+
+
+def widen_words(arrays: Arrays) -> Arrays:
+    """Return a file's ``arrays`` with float32 in place of int8 word rows and their scales."""
+    scales, rows = arrays.get(SCALES), word_tensor("")
+    if scales is None:
+        return arrays
+    words = {rows: arrays[rows] * scales[:, None].astype(np.float32)}
+    return {name: array for name, array in arrays.items() if name != SCALES} | words
 
 
 def layout(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
@@ -176,6 +192,8 @@ def layout(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderSha
 def _post_norm(has: Callable[[str], bool], config: dict[str, Any], shape: EncoderShape, where: Path) -> Iterator[Item]:
     family = config["model_type"]
     yield from _embeddings(config, shape, where)
+    if has(SCALES):
+        yield "word.scales", ((SCALES,), (whole_number(config, "vocab_size", where),))
     if family == "mpnet":
         yield "relative", (("encoder.relative_attention_bias.weight",), (BUCKETS, shape.heads))
     for i in range(shape.layers):

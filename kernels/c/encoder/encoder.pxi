@@ -3,8 +3,8 @@ cdef class Encoder:
 
     memory: uint8, 64-byte aligned. As in ``c/encoder/encoder.h``: linears (n,) of ``LINEAR_FIELDS``; steps (n,
     STEP_NUMBERS) int64, each a record of ``STEPS``; strides (n,) int64. positions: (position_rows, E) float32, or None;
-    a further row has their mean if an EMBED step has ``mean``; with as many more, ``seconds`` can be given. words: (vocabulary, E) float32, or uint16 bits of
-    float16. token_weights: (vocabulary,) float32; None: all 1.
+    a further row has their mean if an EMBED step has ``mean``; with as many more, ``seconds`` can be given. words: (vocabulary, E) float32, uint16 bits of
+    float16, or int8 with scales (vocabulary,) float32. token_weights: (vocabulary,) float32; None: all 1.
     """
 
     cdef ff_encoder encoder
@@ -15,10 +15,11 @@ cdef class Encoder:
         self, const unsigned char[::1] memory, const ff_linear[::1] linears, const int64_t[:, ::1] steps,
         const int64_t[::1] strides, const float[:, ::1] positions, words, const float[::1] token_weights, *,
         int heads, int head, int hidden, int outputs, int position_rows, int position_start, int pad_id, int layers,
-        float eps, int isa,
+        float eps, int isa, const float[::1] scales=None,
     ):
         cdef const float[:, ::1] singles
         cdef const unsigned short[:, ::1] halves
+        cdef const signed char[:, ::1] small
         if steps.shape[0] == 0 or not 1 <= strides.shape[0] <= FF_BUFFERS:
             raise ValueError(f"a packed encoder needs steps and 1 to {FF_BUFFERS} buffers")
         if steps.shape[1] != STEP_NUMBERS:
@@ -46,13 +47,18 @@ cdef class Encoder:
             raise ValueError(f"the table of positions must have {rows} rows, as wide as those of words")
         if token_weights is not None and token_weights.shape[0] != words.shape[0]:
             raise ValueError(f"{token_weights.shape[0]} token weights do not fit {words.shape[0]} words")
-        if words.itemsize == 2:
+        if scales is not None and (scales.shape[0] != words.shape[0] or words.itemsize != 1):
+            raise ValueError(f"{scales.shape[0]} scales do not fit {words.shape[0]} words of {words.itemsize} bytes")
+        if scales is not None:
+            small = words
+            self.encoder.words, self.encoder.scales = &small[0, 0], &scales[0]
+        elif words.itemsize == 2:
             halves = words
             self.encoder.words = &halves[0, 0]
         else:
             singles = words
             self.encoder.words = &singles[0, 0]
-        self.keep_alive = (memory, linears, steps, strides, positions, words, token_weights)
+        self.keep_alive = (memory, linears, steps, strides, positions, words, scales, token_weights)
         self.encoder.memory = <const char *>&memory[0]
         self.encoder.linears = &linears[0] if linears.shape[0] else NULL
         self.encoder.steps, self.encoder.count = step, <int32_t>steps.shape[0]

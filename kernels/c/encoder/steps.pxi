@@ -66,6 +66,7 @@ cdef extern from "encoder/encoder.h":
         const int64_t *strides
         const float *positions
         const void *words
+        const float *scales
         const float *token_weights
         int32_t half, count, buffers, heads, head, hidden, outputs, position_start, pad_id, vocabulary, position_rows
         int32_t layers, isa

@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 from harness import Choices, Finding
 
-from fastflow.model.locate import DEFAULT
+from fastflow.model.locate import UNTUNED
 from fastflow.model.tokenizer.native import read_native, read_unigram, read_wordpiece
 
 from support import definitions
@@ -54,7 +54,7 @@ MPNET = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # and its mask takes the 
 
 def make_files() -> dict[str, tuple[bytes, bool]]:
     """Return name -> (tokenizer.json, lowercased first): BERT's by each of RULES, with words, as MPNet's; Unigrams."""
-    bert = json.loads((DEFAULT / "0_Transformer" / "tokenizer.json").read_text(encoding="utf-8"))
+    bert = json.loads((UNTUNED / "0_Transformer" / "tokenizer.json").read_text(encoding="utf-8"))
     vocabulary = bert["model"]["vocab"]
     for i, mark in enumerate(dict.fromkeys(ORDERED)):  # pieces of marks, or every word with one would be unknown
         vocabulary[f"##{mark}"] = vocabulary.pop(f"[unused{i}]")
