@@ -51,6 +51,7 @@ EQUATIONS = {
     "nullspace": lambda row, p: (row - p["mean"]) - sum(v * (v @ (row - p["mean"])) for v in p["directions"]),
     "whiten": lambda row, p: p["matrix"].T @ (row - p["mean"]),
     "recolour": lambda row, p: p["matrix"].T @ (row - p["mean"]) + p["shift"],
+    "linear": lambda row, p: p["matrix"].T @ row + p["shift"],
 }
 
 

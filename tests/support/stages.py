@@ -92,7 +92,11 @@ def every_operation() -> list[Stage]:
     ]
 
 
-LINEAR = {"standardize": standardize, "nullspace": nullspace, "recolour": recolour}
+def linear(rng: np.random.Generator, dim: int) -> Stage:
+    return Stage("linear", {}, {"matrix": rng.normal(size=(dim, dim)) / np.sqrt(dim), "shift": rng.normal(size=dim)})
+
+
+LINEAR = {"standardize": standardize, "nullspace": nullspace, "recolour": recolour, "linear": linear}
 
 
 def draw_chain(rng: Random, dims: tuple[int, ...], widths: tuple[int, ...], flows: int = 0) -> Chain:
