@@ -172,7 +172,8 @@ class _Stream(Mapping[str, Any]):
         if isinstance(stored, tuple):
             return np.concatenate([widen(part) for part in stored], dtype=np.float32, casting="same_kind")
         if name == "word":
-            return _Rows(stored, self._mapped.stored.get("word.scales"))
+            scales = self._mapped.stored.get("word.scales")
+            return _Rows(stored, None if scales is None else np.asarray(scales))
         return widen(stored).astype(np.float32, copy=False)
 
     def __contains__(self, name: object) -> bool:

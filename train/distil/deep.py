@@ -88,7 +88,7 @@ class DistilledLayers(Saving):
         with growing(Path(directory)) as folder:
             save_student(self.student.cpu(), self.shift, self.teacher.model, folder)
             (folder / "README.md").write_text(_write_card(self), encoding="utf-8")
-        return load_model(directory).fingerprint
+        return load_model(Path(directory)).fingerprint
 
 
 def _write_card(made: DistilledLayers) -> str:
@@ -151,7 +151,7 @@ def distil_layers(
 
 
 def _look(student: StudentBert, held: Lesson, target: Target) -> str:
-    found = measure(student, held, target, np.float32(0.0) * target.mean @ target.turn)
+    found = measure(student, held, target, np.zeros(target.turn.shape[1], np.float32))
     return f", held-out cosine {found['held_out']:.4f}, order {found.get('order', 0):.2f}"
 
 

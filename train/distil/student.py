@@ -64,8 +64,9 @@ class StudentBert(nn.Module):
             vocab_size=count, hidden_size=width, num_hidden_layers=layers,
             num_attention_heads=width // math.gcd(width, HEAD),
             intermediate_size=WIDE * width, max_position_embeddings=longest, layer_norm_eps=1e-12,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="eager",
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         )  # fmt: skip
+        config._attn_implementation = "eager"  # PyTorch's own is slower on a CPU in bfloat16
         self.bert = BertModel(config, add_pooling_layer=False)
         embeddings = self.bert.embeddings
         embeddings.word_embeddings = _make_rows(start.rows)
@@ -89,7 +90,7 @@ class StudentBert(nn.Module):
         return int(self.bert.config.max_position_embeddings)
 
     @property
-    def rows(self) -> list[nn.Parameter]:
+    def rows(self) -> list[Tensor]:
         """The parameters with sparse gradients."""
         return [self.bert.embeddings.word_embeddings.weight, self.logs.weight]
 
