@@ -61,6 +61,7 @@ class DistilledLayers(Saving):
 
     @property
     def lines(self) -> list[str]:
+        """The measures, as lines of text."""
         found, count = self.training["follows"], self.training["held_out"]
         lines = [f"{count:,} held-out texts: mean cosine to the teacher {found['held_out']:.3f}"]
         lengths = found["lengths"].items()
@@ -70,6 +71,7 @@ class DistilledLayers(Saving):
 
     @property
     def size(self) -> str:
+        """The size, in words."""
         return f"{self.training['layers']} layers"
 
     def save(self, directory: str | os.PathLike[str]) -> str:
