@@ -139,6 +139,29 @@ def make_default(data: Path, out: Path, small: Path) -> dict[str, Any]:
     return {"calibration": describe(fit.stages), "isotropy": fit.measures["isotropy"], "texts": fit.training["texts"]}
 
 
+def describe_scores(found: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the end of a card; the last of ``names`` is the model."""
+    scores = found["scores"].items()
+    lost = [f"{task} ({v[names[-1]] - v['static']:.1f})" for task, v in scores if v[names[-1]] < v["static"] - LOSS]
+    rows = [
+        f"| {NAMES.get(task, task)} | {' | '.join(f'{values[name]:.1f}' for name in names)} |"
+        for task, values in scores
+    ]
+    return f"""**Licence.** Apache-2.0; the corpora's texts are not in it.
+
+**Measured.** Spearman ×100 of cosine on seven STS sets and their mean, V-measure, average precision and nDCG@10. Nothing
+was chosen by these. Below `static` by more than {LOSS:g}: {", ".join(lost) or "none"}.
+
+| | {" | ".join(names)} |
+| --- |{" ---: |" * len(names)}
+{chr(10).join(rows)}
+
+Made by
+
+    python -m fastflow.bench.research.small_model --trained TRAINED --corpus CORPUS.txt --teacher .../all-MiniLM-L6-v2 --data .../data --out fastflow
+"""
+
+
 def make_small_card(found: Mapping[str, Any]) -> str:
     """Return the card of ``small``."""
     return f"""# fastflow's small model
@@ -156,20 +179,10 @@ by the scripts from which `fastflow distill --layers` came, then by that command
 
 **Stored.** Word rows in int8 with a scale each, the layers in float16, {found["bytes"]["small"] / 1e6:.1f} MB.
 
-**Licence.** Apache-2.0; the corpora's texts are not in it.
-
-**Measured.** Spearman ×100 of cosine on seven STS sets and their mean, V-measure, average precision and nDCG@10. Nothing
-was chosen by these. Below `static` by more than 0.7: {name_losses(found, "small")}.
-
-{list_scores(found, ("static", "default", "small"))}
-
 The last training, as `fastflow distill` reports it:
 
 {found["trained"].partition("| | |")[2].join(("| | |", ""))}
-Made by
-
-    python -m fastflow.bench.research.small_model --trained TRAINED --corpus CORPUS.txt --teacher .../all-MiniLM-L6-v2 --data .../data --out fastflow
-"""
+{describe_scores(found, ("static", "default", "small"))}"""
 
 
 def make_default_card(found: Mapping[str, Any]) -> str:
@@ -189,43 +202,16 @@ numbers a vector. The encoder is the one in the folder `small`, whose card names
 Random pairs of sentences have a mean cosine of {before:.3f} before and {after:.3f} after it; and a vector has a
 log-density (`fastflow.Runtime("default").log_prob`). For similarity alone `small` is a little better.
 
-**Licence.** Apache-2.0; the corpora's texts are not in it.
-
-**Measured.** Spearman ×100 of cosine on seven STS sets and their mean, V-measure, average precision and nDCG@10. Nothing
-was chosen by these. Below `static` by more than 0.7: {name_losses(found, "default")}.
-
-{list_scores(found, ("static", "small", "default"))}
-
 Order of words: Spearman with the teacher's cosines over {order["pairs"]:,} held-out sentences beside the same words in
 another order: small {order["spearman"]["small"]:.2f}, default {order["spearman"]["default"]:.2f}, static {order["spearman"]["static"]:.2f}, whose cosines are {order["mean"]["static"]:.3f} on average.
 
-Made by
-
-    python -m fastflow.bench.research.small_model --trained TRAINED --corpus CORPUS.txt --teacher .../all-MiniLM-L6-v2 --data .../data --out fastflow
-"""
-
-
-def name_losses(found: Mapping[str, Any], name: str) -> str:
-    """Name the tasks in which a model is more than LOSS below ``static``."""
-    scores = found["scores"].items()
-    lost = [f"{task} ({v[name] - v['static']:.1f})" for task, v in scores if v[name] < v["static"] - LOSS]
-    return ", ".join(lost) or "none"
+{describe_scores(found, ("static", "small", "default"))}"""
 
 
 def write_card(place: Path, text: str) -> None:
     """Write the card of a model and sign the model again."""
     (place / "README.md").write_text(text, encoding="utf-8")
     sign(place, json.loads((place / MANIFEST).read_text(encoding="utf-8")), {})
-
-
-def list_scores(found: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Write the table of scores."""
-    scores = found["scores"].items()
-    rows = [
-        f"| {NAMES.get(task, task)} | {' | '.join(f'{values[name]:.1f}' for name in names)} |"
-        for task, values in scores
-    ]
-    return "\n".join([f"| | {' | '.join(names)} |", f"| --- |{' ---: |' * len(names)}", *rows])
 
 
 @click.command()

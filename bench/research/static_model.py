@@ -14,16 +14,14 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
 from fastflow.evaluation.evaluate import SEVEN, Task, find_tasks, measure
-from fastflow.session import Count, Session
 from fastflow.train.data.corpus import cut_sentences, read_texts
-from fastflow.train.distil.gathering import SHARD
 from fastflow.train.distil.run import SETS, Distilled, DistilOptions, distil
-from fastflow.train.distil.teacher import Teacher
+from fastflow.train.distil.teacher import KeptTeacher
 from fastflow.train.export.export import export
 from fastflow.train.methods.chain import Fitted
+from fastflow.train.reporter import COMMAND
 
 NAME = "all-MiniLM-L6-v2"
 SETTINGS = DistilOptions(dim=256, dtype="int8")
@@ -54,25 +52,6 @@ def mix_corpora(data: Path) -> list[str]:
     found = list(dict.fromkeys(found))
     random.Random(1).shuffle(found)
     return found
-
-
-class CachedTeacher(Teacher):
-    """The teacher in bfloat16, with its vectors (n, D) of ``corpus`` in the file ``kept``."""
-
-    def __init__(self, directory: str, corpus: Sequence[str], kept: Path) -> None:
-        super().__init__(directory)
-        self.name = NAME
-        self.opened = Session(self.model, "auto", "bfloat16", None, "auto", False)
-        if not kept.exists():
-            parts = (corpus[i : i + SHARD] for i in range(0, len(corpus), SHARD))
-            np.save(kept, np.concatenate([super(CachedTeacher, self).__call__(part)["vectors"] for part in parts]))
-        self._known = {text: i for i, text in enumerate(corpus)}
-        self._vectors = np.load(kept, mmap_mode="r")
-
-    def __call__(self, texts: Sequence[str], count: Count | None = None) -> dict[str, NDArray[np.float32]]:
-        if all(text in self._known for text in texts):
-            return {"vectors": self._vectors[[self._known[text] for text in texts]]}
-        return super().__call__(texts, count)
 
 
 def score(made: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, float]:
@@ -123,18 +102,16 @@ Made by
 @click.command()
 @click.option("--data", required=True, type=click.Path(exists=True, path_type=Path), help="corpora/, sts/, tasks/.")
 @click.option("--teacher", "directory", required=True, help=f"{NAME} as Sentence Transformers saved it.")
-@click.option("--cache", required=True, type=click.Path(path_type=Path), help="Keeps sentences and teacher's vectors.")
+@click.option("--cache", required=True, type=click.Path(path_type=Path), help="Keeps the teacher's vectors.")
 @click.option("--out", required=True, type=click.Path(path_type=Path))
 def main(data: Path, directory: str, cache: Path, out: Path) -> None:
     """Distil, save, score, and write the card."""
-    cache.mkdir(parents=True, exist_ok=True)
-    kept = cache / "corpus.txt"
-    if not kept.exists():
-        kept.write_text("".join(f"{text}\n" for text in mix_corpora(data)), encoding="utf-8")
-    corpus = kept.read_text(encoding="utf-8").split("\n")[:-1]
+    corpus = mix_corpora(data)
     places = [data / "sts" / f"{name}.tsv" for name in SEVEN] + [data / "tasks/retrieval" / name for name in FOUND]
     tasks = find_tasks([*places, *(data / "tasks/classes" / f"{name}.tsv" for name in CLUSTERS)])
-    teacher = CachedTeacher(directory, corpus, cache / f"{NAME}.npy")
+    teacher = KeptTeacher(directory)
+    teacher.name = NAME
+    teacher.keep(corpus, ", ".join(CORPORA), COMMAND, cache)
     made = distil(lambda: iter(corpus), list(CORPORA), teacher, SETTINGS)
     with made.runtime() as runtime:
         found = score({task.name: runtime.encode(task.texts) for task in tasks}, tasks)

@@ -94,8 +94,13 @@ def test_a_grown_student_is_the_student(table, tmp_path, bert):
         open_start(str(place), 1, 48, 7)
 
 
-@pytest.mark.parametrize("stop", [3, 9])
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stop", [3, 9, None])
 def test_a_resumed_training_takes_the_same_steps(table, tmp_path, stop, monkeypatch):
+    """It is stopped at a look at the clock or, for None, while it changes the weights."""
     monkeypatch.setattr(layers, "EVERY", 2.0)
     rows, _ = table
     lesson = make_lesson()
@@ -111,8 +116,12 @@ def test_a_resumed_training_takes_the_same_steps(table, tmp_path, stop, monkeypa
         return trainer
 
     whole = train(Clock(), None)
-    with pytest.raises(KeyboardInterrupt):
-        train(Clock(stop), tmp_path / "c")
+    with monkeypatch.context() as patch:
+        if stop is None:
+            step, due = torch.optim.Adagrad.step, iter([False] * 7 + [True])
+            patch.setattr(torch.optim.Adagrad, "step", lambda own: interrupt() if next(due) else step(own))
+        with pytest.raises(KeyboardInterrupt):
+            train(Clock(stop), tmp_path / "c")
     resumed = train(Clock(), tmp_path / "c", resume=True)
     assert resumed.step == whole.step > 10
     assert resumed.losses == whole.losses

@@ -61,6 +61,7 @@ class DistilledLayers(Saving):
 
     @property
     def lines(self) -> list[str]:
+        """The measures, as lines of text."""
         found, count = self.training["follows"], self.training["held_out"]
         lines = [f"{count:,} held-out texts: mean cosine to the teacher {found['held_out']:.3f}"]
         lengths = found["lengths"].items()
@@ -70,6 +71,7 @@ class DistilledLayers(Saving):
 
     @property
     def size(self) -> str:
+        """The size, in words."""
         return f"{self.training['layers']} layers"
 
     def save(self, directory: str | os.PathLike[str]) -> str:
@@ -88,7 +90,7 @@ class DistilledLayers(Saving):
         with growing(Path(directory)) as folder:
             save_student(self.student.cpu(), self.shift, self.teacher.model, folder)
             (folder / "README.md").write_text(_write_card(self), encoding="utf-8")
-        return load_model(os.fspath(directory)).fingerprint
+        return load_model(Path(directory)).fingerprint
 
 
 def _write_card(made: DistilledLayers) -> str:
@@ -151,7 +153,7 @@ def distil_layers(
 
 
 def _look(student: StudentBert, held: Lesson, target: Target) -> str:
-    found = measure(student, held, target, (np.float32(0) * target.mean @ target.turn).astype(np.float32))
+    found = measure(student, held, target, np.zeros(target.turn.shape[1], np.float32))
     return f", held-out cosine {found['held_out']:.4f}, order {found.get('order', 0):.2f}"
 
 

@@ -201,7 +201,7 @@ class Trainer:
         ]
         student.tell_places()
         self.step, self.texts, self.spent, self.losses = 0, 0, 0.0, list[float]()
-        self._round, self._at = 0, 0
+        self._round, self._at, self._whole = 0, 0, True
 
     def run(self, reporter: Reporter, look: Callable[[], str] = lambda: "") -> None:
         """Train until the time has passed; ``look`` describes the student at each checkpoint."""
@@ -227,7 +227,8 @@ class Trainer:
                         progress.advance(int(self.spent) - shown, f"loss {np.mean(self.losses):.4f}")
                         shown = int(self.spent)
         except KeyboardInterrupt:
-            self.save()
+            if self._whole:
+                self.save()
             raise
 
     def _batches(self) -> Iterator[tuple[NDArray[np.int64], bool]]:
@@ -248,6 +249,7 @@ class Trainer:
         loss = compute_loss(made, wanted, pairs)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._dense, CLIP)
+        self._whole = False
         for optimiser, rate in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = rate * pace
@@ -255,6 +257,7 @@ class Trainer:
             optimiser.zero_grad()
         self.losses = [*self.losses[-99:], loss.item()]
         self.step, self.texts, self._at = self.step + 1, self.texts + len(rows), self._at + 1
+        self._whole = True
 
     def save(self) -> None:
         """Write the checkpoint, if there is a place for it."""

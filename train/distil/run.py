@@ -61,11 +61,13 @@ class Distilled(Saving):
 
     @property
     def lines(self) -> list[str]:
+        """The measures, as lines of text."""
         counts = self.training["measured"].items()
         return [f"{n:,} {SETS[name]}: mean cosine {self.training['follows'][name]:.3f}" for name, n in counts]
 
     @property
     def size(self) -> str:
+        """The size, in words."""
         rows = self.training["table"]
         return f"{rows['tokens']:,} tokens of {rows['dim']} numbers in {rows['dtype']}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,12 +60,13 @@ class StudentBert(nn.Module):
     def __init__(self, start: Start, layers: int, longest: int) -> None:
         super().__init__()
         count, width = start.rows.shape
-        config: Any = cast(Any, BertConfig)(
+        config = BertConfig(
             vocab_size=count, hidden_size=width, num_hidden_layers=layers,
             num_attention_heads=width // math.gcd(width, HEAD),
             intermediate_size=WIDE * width, max_position_embeddings=longest, layer_norm_eps=1e-12,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="eager",
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         )  # fmt: skip
+        config._attn_implementation = "eager"  # PyTorch's own is slower on a CPU in bfloat16
         self.bert = BertModel(config, add_pooling_layer=False)
         embeddings = self.bert.embeddings
         embeddings.word_embeddings = _make_rows(start.rows)
@@ -89,7 +90,7 @@ class StudentBert(nn.Module):
         return int(self.bert.config.max_position_embeddings)
 
     @property
-    def rows(self) -> list[Any]:
+    def rows(self) -> list[Tensor]:
         """The parameters with sparse gradients."""
         return [self.bert.embeddings.word_embeddings.weight, self.logs.weight]
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,10 +112,10 @@ class KeptTeacher(Teacher):
     def targets(self) -> dict[str, NDArray[np.float32] | None]:
         return {"vectors": None}
 
-    def keep(self, texts: Sequence[str], corpus: str, reporter: Reporter) -> Vectors:
+    def keep(self, texts: Sequence[str], corpus: str, reporter: Reporter, cache: Path | None = None) -> Vectors:
         """Map the vectors (n, D) of ``texts`` from the cache, and take them from there from now on."""
         parts = [self.model.fingerprint, self.opened.backend.name, corpus_hash(texts)]
-        path = cache_directory() / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}.npy"
+        path = cache_directory(cache) / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}.npy"
         about = {"corpus": corpus, "encoder": self.name}
         self._vectors = keep_vectors(path, texts, self.dim, lambda: self._embed, about, reporter)
         self._known = {text: i for i, text in enumerate(texts)}
