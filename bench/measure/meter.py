@@ -1,4 +1,4 @@
-"""Processor time and memory of calls, which the wall clock does not tell."""
+"""Processor time and memory of calls, which the wall clock does not show."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ class Meter:
 
 
 def read_anonymous() -> float:
-    """Return the anonymous MB of this process; 0 where the system does not tell."""
+    """Return the anonymous MB of this process; 0 on other systems than Linux."""
     return float((read_text("/proc/self/status").partition("RssAnon:")[2].split() or ["0"])[0]) / 1e3

@@ -1,6 +1,6 @@
 """The duplicates suite: near pairs among texts, beside exact and approximate libraries that get the same vectors.
 
-Processor time is measured too, since other processes change it less. bench/results/duplicates.json is a kept run.
+Processor time is measured too, since other processes change it less.
 """
 
 from __future__ import annotations

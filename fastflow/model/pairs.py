@@ -103,7 +103,7 @@ class PairTokenizer(Tokenizer):
         return self.pair([(texts[0], text) for text in texts])
 
     def pair(self, pairs: Sequence[tuple[str, str]]) -> Tokens:
-        """Tokenize pairs, of which a text that comes again is tokenized once."""
+        """Tokenize pairs, and a repeated text once."""
         number = {text: i for i, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
         found = super().__call__(list(number))
         lengths, long = np.diff(found.offsets).tolist(), set(found.cut.tolist())

@@ -257,7 +257,7 @@ class Index:
             The numbers of rows ``added``, ``replaced``, ``same`` and ``deleted`` (0).
 
         Raises:
-            FastflowError: The file is not a .db or was opened without a model, an id comes twice, or columns differ.
+            FastflowError: The file is not a .db or was opened without a model, an id is given twice, or columns differ.
         """
         self._check_writable("add")
         if self._runtime is None:

@@ -130,7 +130,7 @@ def _half(student: StudentBert) -> Any:
 def _batch(
     rows: NDArray[np.int64], lengths: NDArray[np.int64], near: NDArray[Any], least: int, most: int = BATCH
 ) -> list[NDArray[np.int64]]:
-    """Cut ``rows`` into batches of texts of one length, which need no padding; ``near`` texts come together."""
+    """Cut ``rows`` into batches of texts of one length, which need no padding; ``near`` texts are together."""
     rows = rows[np.lexsort((near[rows], lengths[rows]))]
     out = []
     for group in np.split(rows, np.flatnonzero(np.diff(lengths[rows])) + 1):

@@ -104,7 +104,7 @@ typedef struct {
        rows plus the embedding of segment 1, if texts have `seconds`; or NULL */
     const float *positions;
     const void *words;        /* (vocabulary, width) */
-    const float *scales;      /* (vocabulary): words are int8, times these; NULL: `half` tells */
+    const float *scales;      /* (vocabulary): words are int8, times these; NULL: see `half` */
     const float *token_weights;  /* (vocabulary), for pooling; NULL: all 1 */
     int32_t half;             /* 1: words are IEEE half; 0: float32 */
     int32_t count, buffers;
