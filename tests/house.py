@@ -37,6 +37,7 @@ CALLED = {
     "fastflow/reranker.py: rank",
     "fastflow/runtime.py: encode",
     "fastflow/runtime.py: stream",
+    "train/__init__.py: distill",
     "train/__init__.py: fit",
 }  # by users
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -155,17 +156,17 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 48_030, 45_400),
-        "product without kernels": Count(lines("fastflow", "train", "bench"), 35_415, 32_500),
-        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.113, 2.0, "MB"),
-        "bench": Count(lines("bench"), 5_230, 5_000),
-        "tests": Count(lines("tests"), 45_890, 42_000),
-        "docstrings and comments": Count(comments, 49_210, 49_000, "words"),
-        "markdown": Count(pages, 45_510, 45_000, "words"),
-        "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 22, 22, "pages"),
+        "product": Count(lines(*PRODUCT), 51_460, 45_400),
+        "product without kernels": Count(lines("fastflow", "train", "bench"), 38_560, 32_500),
+        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.285, 2.0, "MB"),
+        "bench": Count(lines("bench"), 5_720, 5_000),
+        "tests": Count(lines("tests"), 48_360, 42_000),
+        "docstrings and comments": Count(comments, 53_780, 49_000, "words"),
+        "markdown": Count(pages, 49_900, 45_000, "words"),
+        "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 23, 23, "pages"),
         "README": Count(len(readme.split()), 900, 900, "words"),
         "lines of README over 160 columns": Count(len(wide), 0, 0),
-        "marks for the formatter": Count(marks, 143, 140, "marks"),
+        "marks for the formatter": Count(marks, 165, 140, "marks"),
         "files over 400 lines": Count(len(long), 0, 0, "files"),
         "Python files of the product": Count(len(python), 255, 255, "files"),
         "names of several classes": Count(sum(it > 1 for it in classes.values()), 0, 0, "names"),

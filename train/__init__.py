@@ -78,7 +78,8 @@ def fit(
     from fastflow.train.arguments import run_fit
 
     named = {"method": method, "pooling": pooling, "token_weights": token_weights, "seed": seed}
-    return run_fit(texts, encoder, named | options, eval, progress, cache_folder, log_dir, calibration, groups)
+    beside = {"own": calibration, "groups": groups}
+    return run_fit(texts, encoder, named | options, eval, progress, cache_folder, log_dir, **beside)
 
 
 def distill(

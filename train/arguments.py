@@ -51,10 +51,10 @@ def run_fit(
     progress: bool | Callable[[str], None] | None,
     cache: str | os.PathLike[str] | None,
     log_dir: str | os.PathLike[str] | None,
-    own: Any = None,
-    groups: Iterable[Any] | None = None,
+    **beside: Any,
 ) -> Fit:
-    """Run ``fastflow.fit``."""
+    """Run ``fastflow.fit``; ``beside``: ``own``, a user's calibration, and ``groups``, of which one is None."""
+    own, groups = beside["own"], beside["groups"]
     if unknown := [name for name in options if name not in OPTIONS]:
         raise UsageError(f"fit has no option {unknown[0]!r}; it takes {', '.join(OPTIONS)}")
     if own is not None:
