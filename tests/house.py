@@ -37,6 +37,7 @@ CALLED = {
     "fastflow/reranker.py: rank",
     "fastflow/runtime.py: encode",
     "fastflow/runtime.py: stream",
+    "train/__init__.py: distill",
     "train/__init__.py: fit",
 }  # by users
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

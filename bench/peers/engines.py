@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastflow.backends.torch import restore_words
 from fastflow.bench.measure.machine import describe
 from fastflow.bench.measure.row import Array, Subject
 from fastflow.bench.peers.encoder import Call, Embed, Prepare, open_pooled
@@ -152,6 +153,7 @@ def open_sentence_transformers(subject: Subject, dtype: str, _: int = 0, device:
     directory = str(subject.saved or subject.encoder)
     with quiet():
         model = SentenceTransformer(directory, device=device, local_files_only=True, model_kwargs={"dtype": dtype})
+    restore_words(model[0].auto_model, subject.encoder)
     model.max_seq_length = subject.max_length
     return lambda texts: np.asarray(model.encode(list(texts), batch_size=BATCH, show_progress_bar=False), np.float32)
 
