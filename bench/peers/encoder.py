@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fastflow.backends.torch import build_words_layer
+from fastflow.backends.torch import build_words_layer, get_states, restore_words
 from fastflow.bench.measure.compare import Candidate
 from fastflow.bench.measure.row import Array, Results, Subject
 from fastflow.errors import FastflowError, UsageError, missing_extra
@@ -38,6 +38,7 @@ class Pooled(torch.nn.Module):
             self.encoder = transformers.AutoModel.from_pretrained(
                 subject.encoder, attn_implementation=attention, dtype=dtype
             )
+            restore_words(self.encoder, subject.encoder)
         self.eval()
         self.layers = subject.layers if layers is None else layers
         self.shares = subject.shares if layers is None else None
@@ -80,7 +81,7 @@ class Pooled(torch.nn.Module):
     def _compute_states(self, given: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         if self.layers == (WORDS,) and self.words is not None:
             return {WORDS: self.words(given["input_ids"])}
-        states = dict(enumerate(self.encoder(**given, output_hidden_states=True).hidden_states))
+        states = dict(enumerate(get_states(self.encoder(**given, output_hidden_states=True))))
         states[WORDS] = states[0] if self.words is None else self.words(given["input_ids"])
         return states
 
@@ -130,7 +131,9 @@ def open_pooled(subject: Subject, dtype: torch.dtype, attention: str = "sdpa") -
     if subject.pairs:
         return Scores(subject.encoder, dtype, attention)
     if subject.saved is not None:
-        return SentenceModules(subject.saved, dtype, attention)
+        modules = SentenceModules(subject.saved, dtype, attention)
+        restore_words(modules.model[0].auto_model, subject.encoder)
+        return modules
     return Pooled(subject, dtype, attention)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastflow.backends.torch import restore_words
 from fastflow.bench.measure.machine import describe
 from fastflow.bench.measure.row import Array, Subject
 from fastflow.bench.peers.encoder import Call, Embed, Prepare, open_pooled
@@ -158,6 +159,7 @@ def open_sentence_transformers(subject: Subject, dtype: str, _: int = 0, device:
     if subject.pairs:
         asked["activation_fn"] = torch.nn.Identity()
     else:
+        restore_words(model[0].auto_model, subject.encoder)
         model.max_seq_length = subject.max_length
     call = model.predict if subject.pairs else model.encode
     return lambda texts: np.asarray(call(list(texts), **asked), np.float32)

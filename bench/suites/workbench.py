@@ -50,8 +50,8 @@ class Workbench:
         return self._make_subject(f"{name}, random weights", str(directory))
 
     def pick_subject(self) -> Subject:
-        label = "the default model" if self.model in (None, "default") else "the model given"
-        return self._make_subject(label, self.model)
+        model = self.model or "untuned"
+        return self._make_subject("the model untuned" if model == "untuned" else "the model given", model)
 
     def subjects(self) -> list[Subject]:
         if self.shape is not None:

@@ -50,11 +50,7 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
             )
     except Exception as error:
         raise FastflowError(f"{directory}: transformers cannot load this encoder: {reason(error)}") from error
-    if any(SCALES in MappedTensors(path).arrays for path in weight_files(directory)):
-        config = read_config(directory)
-        rows = load_weights(directory, config, encoder_shape(config, directory), np.float32)["word"]
-        words = torch.nn.Embedding.from_pretrained(torch.from_numpy(rows).to(encoder.dtype))
-        encoder.set_input_embeddings(words)
+    restore_words(encoder, directory)
     # transformers fills missing tensors with random numbers; a missing pooler raises at its use
     if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
         raise FastflowError(f"{directory}: the weights lack tensor {missing[0]}")
@@ -64,6 +60,17 @@ def load_torch_encoder(directory: Path, dtype: str = "float32") -> Any:
     for tensor in (*encoder.parameters(), *encoder.buffers()):
         tensor.data = tensor.data.clone()
     return encoder.requires_grad_(False)
+
+
+def restore_words(encoder: Any, directory: Path) -> None:
+    """Give transformers' model of ``directory`` the word rows that are stored as int8."""
+    import torch
+
+    if any(SCALES in MappedTensors(path).arrays for path in weight_files(directory)):
+        config = read_config(directory)
+        rows = load_weights(directory, config, encoder_shape(config, directory), np.float32)["word"]
+        words = torch.nn.Embedding.from_pretrained(torch.from_numpy(rows).to(encoder.dtype))
+        encoder.set_input_embeddings(words)
 
 
 class TorchCalibrator(Calibrator):

@@ -51,8 +51,8 @@ SHARES = {"table": 0.6, "untuned": 0.8, "tuned": 0.4}  # kind of model -> share 
 
 def find_kind(session: Session) -> str:
     """Return the model's kind, a key of SHARES."""
-    if session.packaged == "untuned":
-        return "untuned"
+    if session.packaged is not None:
+        return "untuned" if session.packaged == "untuned" else "table"  # small and default began as a table
     return "table" if isinstance(session.model, Model) and is_static(session.model.encoder) else "tuned"
 
 

@@ -188,9 +188,9 @@ def test_columns_are_other_models_methods_and_the_models_of_the_package(
     fastflow.fit(sentences[:120], "untuned", "whiten:8", token_weights="none").save(tmp_path / "m")
     found = read_report(tmp_path / "m", "--sts", pairs)
     assert list(found["subjects"]) == ["model", "raw", "package", "static"]
-    for name, runtime in (("package", Runtime()), ("static", Runtime("static"))):
+    for name, runtime in (("package", Runtime("untuned")), ("static", Runtime("static"))):
         assert average(found, name) == evaluate(runtime.encode, sets)["average"]["all"]
-    assert list(read_report("--sts", pairs)["subjects"]) == ["model", "raw"]
+    assert list(read_report("untuned", "--sts", pairs)["subjects"]) == ["model", "raw"]
 
     found = read_report(weighted_model, "--against", "raw,weights", "--dtype", "float32", "--sts", pairs)
     assert found["subjects"]["raw"] == "masked mean of layers 1 and 3, uncalibrated"

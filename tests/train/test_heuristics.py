@@ -11,7 +11,7 @@ import pytest
 import fastflow
 from fastflow import Runtime
 from fastflow.errors import UsageError
-from fastflow.model.locate import UNTUNED
+from fastflow.model.locate import PACKAGED
 from fastflow.train.data.background import draw_sentences, load_english
 from fastflow.train.data.embeddings import Embedder
 from fastflow.train.data.encoder import open_encoder
@@ -131,18 +131,18 @@ def test_the_order_may_come_from_a_file(bert, corpus, tmp_path):
 @pytest.mark.slow
 def test_a_list_of_words_is_not_taken_for_english_and_the_package_keeps_words(tmp_path):
     texts, copy = draw_sentences(300, load_english()), tmp_path / "encoder"
-    shutil.copytree(UNTUNED / "0_Transformer", copy)
+    shutil.copytree(PACKAGED["small"] / "0_SentenceTransformer" / "0_Transformer", copy)
     (tmp_path / "words.txt").write_text("\n".join(f"{word} 5" for word in load_english().shares))
     (tmp_path / "order.txt").write_text("\n".join(side for pair in load_english_pairs() for side in pair))
 
     def explain(encoder, **options):
         return fastflow.fit(texts, encoder=encoder, method="none", **options).report["reasons"]
 
-    assert explain(copy)[-1].startswith("pooling words: how well a sentence of the English novels in the package")
+    assert explain(copy)[-1].startswith("pooling last: how well a sentence of the English novels in the package")
     assert explain(copy, background_words=str(tmp_path / "words.txt")) == [heuristics.UNORDERED]
     assert explain("untuned") == []
-    ordered = explain("untuned", order_from=str(tmp_path / "order.txt"))
-    assert ordered[-1].startswith(f"pooling words: how well a sentence of --order-from {tmp_path}")
+    ordered = explain(copy, order_from=str(tmp_path / "order.txt"))
+    assert ordered[-1].startswith(f"pooling last: how well a sentence of --order-from {tmp_path}")
 
 
 def test_short_posts_are_fitted_as_other_texts_are(bert):

@@ -191,7 +191,7 @@ def test_without_scores_the_verdict_is_unknown_and_names_the_rival_in_the_packag
 def test_a_fit_on_the_encoder_of_the_package_has_its_model_in_a_column_of_its_own(pairs, sentences):
     sets = find_sets([pairs])
     fit = fastflow.fit(sentences[:60], encoder="untuned", method="standardize", eval=[pairs])
-    assert fit.measures["spearman"]["packaged"] == evaluate(Runtime().encode, sets)
+    assert fit.measures["spearman"]["packaged"] == evaluate(Runtime("untuned").encode, sets)
     assert fit.measures["spearman"]["static"] == evaluate(Runtime("static").encode, sets)
     heads, *lines = report.make_cells(fit.measures, report.name_source(fit.encoder))
     packaged = ["model in the package", "static in the package"]
