@@ -4,8 +4,8 @@ A trial that the model does not record is in the user's cache:
 
     KEY.int8     TRIAL; sha256 of the rest; safetensors with the trial's arrays and its JSON entry
 
-KEY is the sha256 of path, arithmetic and versions; the entry has the fingerprint of the files. Weights are
-packed with the cached trial while the files are hashed.
+KEY is the sha256 of path, arithmetic, versions and what the model gives: embeddings, or scores of pairs. The entry has
+the fingerprint of the files. Weights are packed with the cached trial while the files are hashed.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def int8_cost(model: Model, found: Int8, when: str) -> str:
     cosine, text = f"{found.least_cosine:.4f}", short(found.text)
     if not found.least_cosine >= LEAST_INT8:
         raise UsageError(
-            f"{model.path}: dtype int8 changes the embeddings too much, to a cosine of {cosine} to float32 for the "
+            f"{model.path}: dtype int8 changes {model.gives} too much, to a cosine of {cosine} to float32 for the "
             f"text {text}, and {LEAST_INT8} is the least allowed; use bfloat16"
         )
     said = f"int8: least cosine to float32 {cosine} over {len(TEXTS) + 1} texts and each special token alone, {when}"
@@ -243,7 +243,7 @@ def _misfit(found: Int8, weights: MappedWeights, model: Model) -> str:
 
 
 def _path(model: Model, arithmetic: str) -> Path | None:
-    key = json.dumps([os.path.realpath(model.path), arithmetic, VERSION, __version__, np.__version__])
+    key = json.dumps([os.path.realpath(model.path), model.gives, arithmetic, VERSION, __version__, np.__version__])
     try:
         return cache_directory() / f"{hashlib.sha256(key.encode()).hexdigest()}.int8"
     except RuntimeError:

@@ -196,7 +196,7 @@ def test_cranfield(shared_data):
     task = read_retrieval(shared_data / "tasks" / "retrieval" / "cranfield")
     assert task.size == {"queries": 225, "documents": 1398}
     assert abs(task.bm25()["ndcg@10"].value - 37.0) < 0.1
-    found = measure(task, embed(Runtime(dtype="float32"), task))
+    found = measure(task, embed(Runtime("untuned", dtype="float32"), task))
     assert 27 < found["ndcg@10"] < 29.5
     assert 57 < found["recall@100"] < 63
 

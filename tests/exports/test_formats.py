@@ -194,7 +194,7 @@ def test_int8_is_near(kind, tmp_path, encoders, sentences):
     a, b = (run_onnx(each.path) for each in (whole, made))
     some = a.any(axis=1)
     assert not b[~some].any()
-    assert least_cosine(b[some], a[some]) >= (0.9 if kind in MODELS else 0.998)
+    assert least_cosine(b[some], a[some]) >= (0.9 if kind in MODELS else 0.99)
     assert made.size < whole.size
 
 
