@@ -35,7 +35,7 @@ SHOWN = 60  # characters of a text in a line
 @click.option(
     "--above",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Remove a text whose cosine with an earlier kept one is at least this.",
+    help="Remove a text if its cosine with an earlier kept one is at least this.",
 )
 @click.option(
     "--to",
@@ -60,7 +60,7 @@ SHOWN = 60  # characters of a text in a line
     metavar="FILE",
     type=click.Path(path_type=Path),
     callback=shared.check_file,
-    help="Write the records that stay to FILE, as they are in the input, whose suffix FILE has.",
+    help="Write the records that stay to FILE, as they are in the input; FILE needs the suffix of the input.",
 )
 @click.option("--groups", is_flag=True, help="Print each kept text with those removed for it, the largest group first.")
 @click.option(

@@ -130,11 +130,11 @@ class ComparedTexts:
             if self.paths and format_of(self.paths[0], self._layout.format) == "parquet":
                 _write_parquet_rows(self.paths, gone, target)
             else:
-                replace_bytes(target, self._kept_lines(gone))
+                replace_bytes(target, self._read_kept_lines(gone))
         except OSError as error:
             raise cannot_write(target, error) from error
 
-    def _kept_lines(self, gone: frozenset[int]) -> Iterator[bytes]:
+    def _read_kept_lines(self, gone: frozenset[int]) -> Iterator[bytes]:
         table, place = format_of(self.paths[0], self._layout.format) in ("csv", "tsv"), 0
         layout = self._layout._replace(id_field=None, keep=())
         header = table and layout.header

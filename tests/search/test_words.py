@@ -16,6 +16,7 @@ from fastflow.commands import search as search_command
 from fastflow.errors import FastflowError, UsageError
 from fastflow.files import database
 from fastflow.files.words import COMMON, MADE, TOKENIZERS, WORDS, find_words, quote_query
+from fastflow.model.locate import PACKAGED
 from fastflow.search import Index, scan, to_pandas
 from fastflow.search.scan import SHARES, fuse
 from fastflow.search.source import Database, compile_condition
@@ -262,6 +263,11 @@ def test_auto_is_both_only_for_weak_models(index, path, model, corpus, tmp_path)
     with Index(tmp_path / "x.db", Runtime(model)) as tuned:
         assert tuned.has_words
         assert tuned.resolve_by("auto", True) == "vectors"
+
+
+def test_every_model_of_the_package_has_a_share_of_words():
+    kinds = {name: scan.find_kind(Runtime(path).session) for name, path in PACKAGED.items()}
+    assert kinds == dict.fromkeys(PACKAGED, "table") | {"untuned": "untuned"}
 
 
 def test_a_foreign_table_of_that_name_is_no_word_search(folder, tmp_path):

@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
 
 import fastflow
 from fastflow import Runtime
@@ -19,15 +18,6 @@ from fastflow.transforms.calibration import Stage
 
 from support import stages
 from support.builders import LAYERED
-
-METHODS = ["none", "flow", "flow,recolour", "whiten,recolour", "standardize", "nullspace:2", "whiten"]
-METHODS += ["whiten:16,flow", "flow,whiten:8"]
-LINEAR = {  # in PyTorch
-    "standardize": lambda x, p: (x - p["mean"]) / p["deviation"],
-    "whiten": lambda x, p: (x - p["mean"]) @ p["matrix"],
-    "recolour": lambda x, p: (x - p["mean"]) @ p["matrix"] + p["shift"],
-    "nullspace": lambda x, p: (x - p["mean"]) @ (torch.eye(32) - p["directions"].T @ p["directions"]),
-}
 
 
 def test_the_card_names_the_vectors_and_their_hash():

@@ -74,8 +74,9 @@ static void make_operand(const comparison *c, int64_t from, int64_t count, char 
 static void write_passed(comparison *c, passed *p)
 {
     const int64_t at = atomic_fetch_add(&c->found, p->count);
-    const int64_t fit = at + p->count <= c->what->room ? p->count : at < c->what->room ? c->what->room - at : 0;
-    memcpy(c->what->pairs + 2 * at, p->pairs, (size_t)(fit > 0 ? fit : 0) * sizeof *p->pairs);
+    const int64_t left = c->what->room - at, fit = left < p->count ? left : p->count;
+    if (fit > 0)
+        memcpy(c->what->pairs + 2 * at, p->pairs, (size_t)fit * sizeof *p->pairs);
     p->count = 0;
 }
 
