@@ -41,13 +41,14 @@ RUNS: dict[str, tuple[str, ...]] = {
     **{f"flow-{i}": ("--suite", "flow", "--quick", "--against", "lean") for i in range(1, REPEATED + 1)},
     "startup": ("--suite", "startup"),
     "static": ("--suite", "static"),
-    "end-to-end-default": ("--suite", "end-to-end", "--model", "untuned"),
+    "end-to-end-default": ("--suite", "end-to-end", "--model", "default"),
     "end-to-end-minilm-l6": ("--suite", "end-to-end", "--quick", "--shape", "minilm-l6"),
     "end-to-end-bert-base": ("--suite", "end-to-end", "--quick", "--shape", "bert-base"),
     "rerank-minilm-l6": ("--suite", "rerank", "--quick", "--shape", "minilm-l6"),
     "serve-bert-base": ("--suite", "serve", "--shape", "bert-base"),
     "encoder-minilm-l6": ("--suite", "encoder", "--shape", "minilm-l6"),
     "encoder-bert-base": ("--suite", "encoder", "--shape", "bert-base"),
+    "duplicates": ("--suite", "duplicates"),
 }
 
 
