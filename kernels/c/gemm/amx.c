@@ -9,6 +9,7 @@ FF_TARGET(FF_AVX512_FEATURES ",amx-tile,amx-bf16,amx-int8")
 
 #define BF16 ff_bf16_amx
 #define INT8 ff_int8_amx
+#define REACH ff_reach_amx
 #define SWITCH ff_switch_tiles_amx
 #define TRY_TILE ff_try_tile_amx
 #include "amx.inc"

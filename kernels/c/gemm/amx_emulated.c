@@ -13,6 +13,7 @@ FF_TARGET(FF_AVX512_FEATURES)
 #define EMULATED
 #define BF16 ff_bf16_amx_emulated
 #define INT8 ff_int8_amx_emulated
+#define REACH ff_reach_amx_emulated
 #define SWITCH ff_switch_tiles_amx_emulated
 #define TRY_TILE ff_try_tile_amx_emulated
 #include "amx.inc"

@@ -48,6 +48,13 @@ void ff_switch_tiles(int isa, int on);  /* configure this thread's AMX tiles, or
 /* c += a b for tiles of (16, 64) bytes: int8 in int32 if `whole`, else bfloat16 in float32. */
 void ff_try_tile(int isa, int whole, const void *a, const void *b, void *c);
 
+/* Note in hits (rows) the columns, a bit each, whose product with the row, scaled and plus the column's slack, reaches
+   the row's least; return 0 for none. a (32, steps tiles; rows lda bytes apart), of which `rows` count; b: a panel;
+   scale, least (rows); others, slack (32): scale and slack of columns. */
+typedef uint32_t ff_reach(const char *a, ptrdiff_t lda, const char *b, int64_t steps, int64_t rows, const float *scale,
+                          const float *least, const float *others, const float *slack, uint32_t *hits);
+ff_reach ff_reach_amx, ff_reach_amx_emulated;
+
 int ff_steps_together(int isa, int format);  /* adjacent steps of a column in a panel */
 
 ff_multiply ff_float_portable, ff_float_neon, ff_wide_neon, ff_int8_neon, ff_int8_dot, ff_int8_mm, ff_bf16_mm, ff_float_avx2, ff_float_avx512, ff_wide_portable, ff_wide_avx2, ff_wide_avx512, ff_bf16_avx512,

@@ -8,12 +8,13 @@
 #include "scalar.h"
 #include "search.h"
 
-enum { TILE = 512, ROWS = 192, AT_ONCE = 256, SOME = 64, HELD = 1024 };
+enum { TILE = 512, ROWS = 192, AT_ONCE = 256, SOME = 64, HELD = 1024, PART = 96 };
 _Static_assert(ROWS % FF_SPARE_ROWS == 0 && TILE % AT_ONCE == 0, "products read whole blocks of rows");
 
 typedef struct {
     const ff_compared *what;
     ff_product product;
+    ff_reach *reach;  /* NULL without tiles */
     int isa, format, panel, together;
     int64_t width, stride;  /* bytes of padded codes, and of an operand row, which ends in its scale */
     char *workspace;
@@ -62,11 +63,14 @@ static void pack_columns(const comparison *c, const ff_linear *l, int64_t from, 
 static void make_operand(const comparison *c, int64_t from, int64_t count, char *to)
 {
     const ff_compared *w = c->what;
-    const int8_t flip = c->format == FF_INT8 ? -128 : 0;
     for (int64_t r = 0; r < count; r++, to += c->stride) {
-        const int8_t *codes = w->rows + (from + r) * w->width;
-        for (int64_t i = 0; i < w->width; i++)
-            to[i] = (char)(codes[i] ^ flip);
+        memcpy(to, w->rows + (from + r) * w->width, (size_t)w->width);
+        for (int64_t i = 0; c->format == FF_INT8 && i < c->width; i += 8) {  /* adds the zero point to eight bytes */
+            uint64_t some;
+            memcpy(&some, to + i, 8);
+            some ^= 0x8080808080808080;
+            memcpy(to + i, &some, 8);
+        }
         memcpy(to + c->width, w->scale + from + r, 4);
     }
 }
@@ -88,6 +92,16 @@ FF_CLONES static int any_reaches(const float *y, float least)
     return any;
 }
 
+static void add_pair(comparison *c, passed *p, int64_t row, int64_t column)
+{
+    if (c->what->rows == c->what->others && row >= column)
+        return;
+    if (p->count == HELD)
+        write_passed(c, p);
+    p->pairs[p->count][0] = (int32_t)row;
+    p->pairs[p->count++][1] = (int32_t)column;
+}
+
 /* Note the pairs of y (rows, AT_ONCE), whose first is (row, column), that reach the row's least product. */
 static void note_passed(comparison *c, passed *p, const float *y, int64_t row, int64_t rows, int64_t column, int64_t columns)
 {
@@ -98,14 +112,31 @@ static void note_passed(comparison *c, passed *p, const float *y, int64_t row, i
             if (!any_reaches(y + some, least))
                 continue;
             for (int64_t i = some; i < columns && i < some + SOME; i++) {
-                if (!(y[i] >= least) || (w->rows == w->others && row + r >= column + i))
-                    continue;
-                if (p->count == HELD)
-                    write_passed(c, p);
-                p->pairs[p->count][0] = (int32_t)(row + r);
-                p->pairs[p->count++][1] = (int32_t)(column + i);
+                if (y[i] >= least)
+                    add_pair(c, p, row + r, column + i);
             }
         }
+}
+
+/* Note the pairs of an operand of `rows` rows and of columns packed at `memory` by AMX tiles: parts of PART rows stay in
+   L1, where each panel meets them. */
+static void reach_pairs(comparison *c, passed *p, const char *memory, const ff_linear *l, const char *operand, int64_t row,
+                        int64_t rows, int64_t column, int64_t columns)
+{
+    const float *scale = (const float *)(const void *)(memory + l->scale), *slack = (const float *)(const void *)(memory + l->bias);
+    uint32_t hits[FF_SPARE_ROWS];
+    for (int64_t part = 0; part < rows; part += PART)
+        for (int64_t at = 0; at < columns; at += c->panel)
+            for (int64_t i = part; i < rows && i < part + PART; i += FF_SPARE_ROWS) {
+                const int64_t few = rows - i < FF_SPARE_ROWS ? rows - i : FF_SPARE_ROWS;
+                if (!c->reach(operand + i * c->stride, c->stride, memory + at * c->width, c->width / 64, few,
+                              c->what->scale + row + i, c->what->least + row + i, scale + at, slack + at, hits))
+                    continue;
+                for (int64_t r = 0; r < few; r++)
+                    for (int64_t j = 0; j < c->panel && at + j < columns; j++)
+                        if (hits[r] >> j & 1)
+                            add_pair(c, p, row + i + r, column + at + j);
+            }
 }
 
 static int64_t whole_lines(int64_t bytes)
@@ -138,6 +169,10 @@ static void compare_tiles(void *context, int thread)
         for (int64_t row = 0; row < end; row += ROWS) {
             const int64_t rows = end - row < ROWS ? end - row : ROWS;
             make_operand(c, row, rows, operand);
+            if (c->reach) {
+                reach_pairs(c, &p, memory, &all, operand, row, rows, from, here);
+                continue;
+            }
             for (int64_t at = 0; at < here; at += AT_ONCE) {
                 ff_linear l = all;
                 l.weights += at * c->width, l.bias += 4 * at, l.scale += 4 * at, l.shift += 4 * at;
@@ -158,6 +193,10 @@ int64_t ff_compare(int isa, const ff_compared *what, int threads)
     choose_product(&c, isa);
     if (!c.product)
         return -2;
+#if FF_HAS_AMX
+    if (c.format == FF_INT8_TILES)
+        c.reach = c.isa == FF_AMX ? ff_reach_amx : ff_reach_amx_emulated;
+#endif
     c.panel = 2 * ff_isa_vector(c.isa), c.together = ff_steps_together(c.isa, c.format);
     c.width = whole_lines(what->width), c.stride = c.width + 64;
     c.workspace = ff_scratch((size_t)(TILE * c.width + 12 * TILE + ROWS * AT_ONCE * 4 + ROWS * c.stride));
