@@ -50,8 +50,8 @@ class Workbench:
         return self._make_subject(f"{name}, random weights", str(directory))
 
     def pick_subject(self) -> Subject:
-        model = self.model or "untuned"
-        return self._make_subject("the model untuned" if model == "untuned" else "the model given", model)
+        model = self.model or "default"
+        return self._make_subject("the model default" if model == "default" else "the model given", model)
 
     def subjects(self) -> list[Subject]:
         if self.shape is not None:

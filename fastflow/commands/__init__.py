@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SECTIONS = {  # of --help -> its options; others are in Run
     "Input": "format text-field id-field keep delimiter no-header quoting null encoding errors sentences sample "
-    "dedupe only-new shard truncate where texts row eval sts corpus qnli search",
+    "dedupe only-new shard truncate where texts row eval sts corpus qnli search groups=FIELD",
     "Output": "output json overwrite precision dim normalize no-words append delete-missing save-model above to "
     "order kept groups k all min-score private",
     "Model": "model encoder reference-encoder prompt prompt-name pooling order-from token-weights max-length rerank "
@@ -75,7 +75,9 @@ class Command(click.Command):
         for option in options:
             shown = "help all" in ctx.meta or name_option(option) not in RARE
             if shown and (record := option.get_help_record(ctx)) is not None:
-                rows[section_of.get(name_option(option), "Run")].append(record)
+                name = name_option(option)
+                section = section_of.get(f"{name}={option.metavar}") or section_of.get(name, "Run")
+                rows[section].append(record)
         for section, found in rows.items():
             if found:
                 with formatter.section(section):

@@ -253,12 +253,14 @@ def bench(
     suite       from                     to                  without -m
     flow        pooled vectors           calibrated vectors  a flow of the paper's shape
     encoder     token ids                pooled vectors      BERT-base
-    end-to-end  texts                    vectors             the model in the package
-    startup     the start of a process   its first vector    the model in the package
-    serve       HTTP requests at a rate  their answers       the model in the package
+    end-to-end  texts                    vectors             the model default
+    startup     the start of a process   its first vector    the model default
+    serve       HTTP requests at a rate  their answers       the model default
     static      texts                    vectors             a random table of token vectors
+    rerank      a query, documents       scores              BERT-base
+    duplicates  texts                    near pairs          the model static
 
-    --suite all makes every figure of a machine in one to two hours: each run in a process of its own, with a file in
+    --suite all makes every figure of a machine in half an hour to two hours: each run in a process of its own, with a file in
     the folder -o. A call that was stopped continues when it is repeated.
 
     Flow and BERT-base have random weights, on which speed does not depend. Without -m end-to-end and serve run that

@@ -86,7 +86,7 @@ def export(
     """Write a model in the format of another library, which gives the same vectors without fastflow.
 
     Args:
-        model: The path of any model of texts that fastflow runs; None is the model in the package.
+        model: The path of any model of texts that fastflow runs; None is the model ``default``.
         to: st, a directory of Sentence Transformers; onnx, one graph from token ids to the embedding; model2vec, for
             token tables; or adapter, a calibrated model without the weights of its encoder.
         directory: The folder to write; must not exist.

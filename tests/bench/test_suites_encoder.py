@@ -227,7 +227,7 @@ def test_a_subject_is_made_once_with_the_weights_of_every_run_and_its_files_go()
         assert bench.base() is base
         assert (base.label, base.depth) == ("a BERT, random weights: 3 layers, 128 wide", 3)
         assert base.folder.is_dir()
-        assert bench.pick_subject().model == "untuned"
+        assert bench.pick_subject().model == "default"
         assert bench.pick_subject().folder != base.folder
         folder = bench.folder
     assert not folder.exists()
