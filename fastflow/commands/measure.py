@@ -260,8 +260,8 @@ def bench(
     rerank      a query, documents       scores              BERT-base
     duplicates  texts                    near pairs          the model static
 
-    --suite all makes every figure of a machine in half an hour to two hours: each run in a process of its own, with a file in
-    the folder -o. A call that was stopped continues when it is repeated.
+    --suite all makes every figure of a machine in half an hour to two hours: each run in a process of its own, with a
+    file in the folder -o. A call that was stopped continues when it is repeated.
 
     Flow and BERT-base have random weights, on which speed does not depend. Without -m end-to-end and serve run that
     BERT-base as well, and startup always does. A directory of Sentence Transformers is pooled by its own modules in
