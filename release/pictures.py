@@ -24,7 +24,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "bench" / "results"
 OURS, PEERS = "#c0392b", "#7f8c8d"
 SIMILAR = 4.0  # the least score of a similar pair
 BINS, RANGE = 50, (-0.5, 1.0)  # of a histogram
-MODEL = "default"
+MODEL = "untuned"
 
 
 def read_rows() -> list[dict[str, Any]]:

@@ -257,7 +257,7 @@ def test_each_row_of_a_kept_file_is_a_row_and_every_field_is_published():
     timed = {name for name, text in kept.items() if "median_ms" in text}
     assert timed >= set(STUDIES)
     rows = [row for name in timed - set(STUDIES) for row in json.loads(kept[name])["rows"]]
-    assert {row["suite"] for row in rows} == set(KEYS) - {"rerank", "duplicates"}  # no quiet run is kept
+    assert {row["suite"] for row in rows} == set(KEYS)
     assert all(list(make_row(**row).items()) == list(row.items()) for row in rows)
     assert all(len(set(keys)) == len(keys) for keys in (*KEYS.values(), ADDED))
     with pytest.raises(TypeError, match="no field of the suite flow: texts_per_s"):

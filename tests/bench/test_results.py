@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from fastflow import Runtime
 from fastflow.bench.cli import RANGES, RUNS
-from fastflow.bench.research import duplicate_limits, packing, study
+from fastflow.bench.research import packing, study
 from fastflow.evaluation.evaluate import find_tasks, measure
 from fastflow.model.artifact import load_model
 from fastflow.model.encoder.weights import SCALES
@@ -93,20 +93,6 @@ def test_figures_of_a_study_read_back_at_six_digits_and_its_page_is_of_them(tmp_
     assert "processor" in kept["machine"]
     assert (tmp_path / "out.md").read_text() == str(kept["rows"][0])
     assert study.make_table(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
-
-
-def test_precision_and_recall_by_limit_are_of_all_pairs_and_of_the_labelled():
-    """Rows 0, 1 and 2 are duplicates, 3 has a query of its own, 4 and 5 are near one another without a label."""
-    angles = np.arccos([1.0, 0.96, 0.5, 0.97, 0.0, 0.02]) * [1, 1, 1, -1, 1, 1]
-    x = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    relevant = [np.array([0, 1]), np.array([1, 2]), np.array([3])]
-    near, *_, far = duplicate_limits.count(duplicate_limits.compare_all(x, relevant))
-    assert near == {"limit": 0.95, "pairs": 3, "precision": 1 / 3, "precision_labelled": 1 / 2, "recall": 1 / 3}
-    assert far == {"limit": 0.6, "pairs": 7, "precision": 2 / 7, "precision_labelled": 2 / 6, "recall": 2 / 3}
-    none = duplicate_limits.count(iter([(np.array([0.5]), np.array([True]), np.array([True]))]))
-    assert [none[0][name] for name in duplicate_limits.FIGURES] == [None, None, 0.0]
-    page = duplicate_limits.make_page({"m": {"MRPC": none}})
-    assert "| 0.95 | - / 0.0 |" in page
 
 
 @pytest.mark.slow
