@@ -117,7 +117,8 @@ def run(engine: ComparedEngine, python: Path, texts: Path, target: Path) -> tupl
         engine.package, folder, engine.dtype, THREADS, *more, *files, python=str(python), report=TIMES
     )
     first, answer = start(engine.name, command, target.parent, LONGEST_S)
-    return first, *map(float, json.loads(answer))
+    every, alone = map(float, json.loads(answer))
+    return first, every, alone
 
 
 def _time_import(python: Path, package: str, where: Path) -> float:

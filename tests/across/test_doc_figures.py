@@ -55,7 +55,8 @@ LIMITS: dict[str, tuple[str, ...]] = {  # settings, bounds and counts by arithme
         "a/(a+p), a = 0.0005", "+ 20 times its share", "(58 kB, [background.py]", "| 0.5; 0.75 with", "| 0.1; 0 with",
         "at least 30 % of its first", "is below 0.3",
         *(f"| {row} | " for row in (  # two rows of quality.json in one: test_figures.py
-            "standardize", "nullspace", "whiten", "flow, as in the paper but for its start ([options](calibrate.md#choose))",
+            "standardize", "nullspace", "whiten",
+            "flow, as in the paper but for its start ([options](calibrate.md#choose))",
             "last layer", "first-last", "`--preset whitening`, on the target", "`--preset paper`, on the target",
             "token weights alone (`--method none`)", "the default of `fastflow-train`, but fitted to all texts",
         )),
