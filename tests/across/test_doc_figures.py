@@ -56,7 +56,7 @@ LIMITS: dict[str, tuple[str, ...]] = {  # settings, bounds and counts by arithme
         "at least 30 % of its first", "is below 0.3",
         *(f"| {row} | " for row in (  # two rows of quality.json in one: test_figures.py
             "standardize", "nullspace", "whiten",
-            "flow, as in the paper but for its start ([options](calibrate.md#choose))",
+            "flow, as in the paper, started from the data ([options](calibrate.md#choose))",
             "last layer", "first-last", "`--preset whitening`, on the target", "`--preset paper`, on the target",
             "token weights alone (`--method none`)", "the default of `fastflow-train`, but fitted to all texts",
         )),

@@ -236,7 +236,7 @@ def test_the_words_of_speed_have_the_figures_of_the_static_run():
 @pytest.mark.parametrize("row", QUALITY, ids=lambda row: row[0])
 def test_every_figure_of_quality_is_the_mean_over_seeds(row):
     runs = {each["name"]: each["runs"] for each in read(ROOT / "bench" / "results" / "quality.json")["rows"]}
-    name = row[0].partition(" (")[0].replace("`", "").removesuffix(", as in the paper but for its start")
+    name = row[0].partition(" (")[0].replace("`", "").removesuffix(", as in the paper, started from the data")
     names = [name] if name.startswith("raw") else [f"{name}, target", f"{name}, corpus"]
     means = [
         " / ".join(f"{fmean(run['mean'][k] for run in runs[each]):.1f}" for k in ("all", "wmean")) for each in names
@@ -316,6 +316,9 @@ def test_the_readme_compares_by_the_figures_of_the_study():
         pairs = list(zip(map(str.strip, cells), values, strict=True))
         assert [cell for cell, value in pairs if cell and f"{value:,.{len(cell.partition('.')[2])}f}" != cell] == []
         assert any(cell for cell, _ in pairs)
+    near = json.loads((RESULTS / "xeon-amx" / "duplicates.json").read_text(encoding="utf-8"))
+    ours, semhash, *_ = of_duplicates("100,000 (", near)
+    assert f"of 100,000 vectors take {ours:.2f} s, and SemHash {semhash:.1f} times as long" in page
 
 
 def test_the_readme_has_the_scores_of_the_bert_without_labels():

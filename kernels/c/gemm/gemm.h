@@ -48,8 +48,8 @@ void ff_switch_tiles(int isa, int on);  /* configure this thread's AMX tiles, or
 /* c += a b for tiles of (16, 64) bytes: int8 in int32 if `whole`, else bfloat16 in float32. */
 void ff_try_tile(int isa, int whole, const void *a, const void *b, void *c);
 
-/* Note in hits (rows) the columns, a bit each, whose product with the row, scaled and plus the column's slack, reaches
-   the row's least; return 0 for none. a (32, steps tiles; rows lda bytes apart), of which `rows` count; b: a panel;
+/* Set a bit of hits (rows) for each column if its product with the row, scaled, plus its slack, is at least the row's
+   least; return 0 if no bit is set. a (32, steps tiles; rows lda bytes apart), of which `rows` count; b: a panel;
    scale, least (rows); others, slack (32): scale and slack of columns. */
 typedef uint32_t ff_reach(const char *a, ptrdiff_t lda, const char *b, int64_t steps, int64_t rows, const float *scale,
                           const float *least, const float *others, const float *slack, uint32_t *hits);
