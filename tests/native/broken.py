@@ -110,9 +110,9 @@ def main() -> int:
             path.write_text(kept.replace(says, instead), encoding="utf-8")
             forget(made, folder, header)
             found = build(folder, made)
-            caught = found[isa] != 0
-            missed += not caught
-            print(f"{'caught' if caught else 'MISSED'}: {isa}: {says} -> {instead}: {found[isa]:#x}", flush=True)
+            wrong = hex(found[isa]) if isa in found else "refused at its start"
+            missed += wrong == "0x0"
+            print(f"{'MISSED' if wrong == '0x0' else 'caught'}: {isa}: {says} -> {instead}: {wrong}", flush=True)
             path.write_text(kept, encoding="utf-8")
             forget(made, folder, header)
     print(f"{missed} of {len(changes)} missed")
