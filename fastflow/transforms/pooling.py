@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.errors import FastflowError, UsageError
-from fastflow.kernels.encoder import HEAVIEST, LIGHTEST
+from fastflow.kernels.encoder import HEAVIEST, LIGHTEST, MODES
 from fastflow.kernels.encoder import WORDS as WORDS
 
 HELP = (
@@ -23,15 +23,6 @@ HELP = (
     "item too, and 3*I counts three times); historical names are accepted as aliases"
 )
 WEIGHTED = "weighted-mean"  # not "mean", so that readers without token weights refuse it
-SAID = {
-    "mean": "masked mean",
-    "cls": "[CLS] state",
-    "pooler": "tanh pooler over [CLS]",
-    "max": "maximum",
-    "mean_sqrt_len_tokens": "sum over the square root of the length",
-    "weightedmean": "mean weighted by position",
-    "lasttoken": "last token's state",
-}
 BY_SHARES = "-by-shares"
 _WORDS_SAID = "word embeddings without positions"
 MOST_COUNT = 999
@@ -43,7 +34,7 @@ class Pooling:
     """A pooling ``mode``: mean (over tokens and ``layers``), cls ([CLS] state) or pooler (tanh pooler).
 
     ``weights`` (vocabulary,) float32: token weights of the mean. ``shares``: layer weights of sum 1; None: equal.
-    Sentence Transformers' modes are ``kernels.encoder.texts.MODES``, joined by ``+``; token weights may then be 0.
+    Sentence Transformers' modes are ``kernels.encoder.MODES``, joined by ``+``; token weights may then be 0.
     """
 
     mode: str
@@ -84,7 +75,7 @@ class Pooling:
         if numbers:
             *others, last = numbers
             layers.append(f"layers {', '.join(others)} and {last}" if others else f"layer {last}")
-        what = " and ".join(SAID[part] for part in self.parts)
+        what = " and ".join(MODES[part].about if part in MODES else "tanh pooler over [CLS]" for part in self.parts)
         weighted = "" if self.weights is None else "weighted "
         return f"{weighted}{what} of {' and of '.join(layers)}"
 

@@ -65,10 +65,31 @@ class Norm(NamedTuple):
 Head = Sequence[Dense | Unit | Norm]
 
 
+class PoolingMode(NamedTuple):
+    """A pooling of one layer's states: its description, Sentence Transformers' older field, and its compiled step."""
+
+    about: str
+    field: str
+    step: str
+
+
+# by Sentence Transformers' name; ``texts.pool`` has the equations
+MODES = {
+    "cls": PoolingMode("[CLS] state", "pooling_mode_cls_token", "FIRST_TOKEN"),
+    "max": PoolingMode("maximum", "pooling_mode_max_tokens", "LARGEST_OF"),
+    "mean": PoolingMode("masked mean", "pooling_mode_mean_tokens", "MEAN"),
+    "mean_sqrt_len_tokens": PoolingMode(
+        "sum over the square root of the length", "pooling_mode_mean_sqrt_len_tokens", "MEAN_SQRT"
+    ),
+    "weightedmean": PoolingMode("mean weighted by position", "pooling_mode_weightedmean_tokens", "POSITION_MEAN"),
+    "lasttoken": PoolingMode("last token's state", "pooling_mode_lasttoken", "LAST_TOKEN"),
+}
+
+
 class PoolingSpec(NamedTuple):
     """How hidden states become vectors, and the modules after it.
 
-    mode: pooler, or ``texts.MODES`` joined by ``+``. layers: 0 is the embeddings. shares: layers' weights, None: equal.
+    mode: pooler, or ``MODES`` joined by ``+``. layers: 0 is the embeddings. shares: layers' weights, None: equal.
     token_weights: (vocabulary,) float32, 0 or LIGHTEST to HEAVIEST; None: all 1.
     """
 

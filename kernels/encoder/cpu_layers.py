@@ -12,17 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastflow.kernels import _cpu
-from fastflow.kernels.encoder import WORDS, Dense, EncoderShape, Head, Norm, PoolingSpec, Unit, head_width
+from fastflow.kernels.encoder import MODES, WORDS, Dense, EncoderShape, Head, Norm, PoolingSpec, Unit, head_width
 from fastflow.kernels.encoder.cpu_layout import ACTIVATIONS, EncoderProgram, Products, Stored
 
-POOLINGS = {
-    "mean": _cpu.MEAN,
-    "mean_sqrt_len_tokens": _cpu.MEAN_SQRT,
-    "weightedmean": _cpu.POSITION_MEAN,
-    "max": _cpu.LARGEST_OF,
-    "cls": _cpu.FIRST_TOKEN,
-    "lasttoken": _cpu.LAST_TOKEN,
-}
 # activations that a product can apply
 IN_PRODUCT = {"identity": "none", "tanh": "tanh", "relu": "relu", "gelu": "gelu"}
 TEXT, OTHER, PROJECTED = "text", "other text", "projected text"  # buffers with a row per text
@@ -151,8 +143,8 @@ def head_weights(head: Head) -> dict[str, NDArray[Any]]:
 def check_pooling(pooling: PoolingSpec) -> None:
     """Raise ValueError for a pooling that is unknown, or does not fit its layers or modules."""
     parts, layers, shares = pooling.mode.split("+"), len(pooling.layers), pooling.shares
-    if pooling.mode != "pooler" and (odd := [part for part in parts if part not in POOLINGS]):
-        raise ValueError(f"pooling {odd[0]!r} is not known; known are {', '.join(POOLINGS)} and pooler")
+    if pooling.mode != "pooler" and (odd := [part for part in parts if part not in MODES]):
+        raise ValueError(f"pooling {odd[0]!r} is not known; known are {', '.join(MODES)} and pooler")
     if "max" in parts and layers > 1:
         raise ValueError("pooling 'max' is of one layer, not of several")
     if "max" in parts and shares is not None and tuple(shares) != (1,):
@@ -176,8 +168,8 @@ def add_pool(program: EncoderProgram, mode: str, slot: int, share: float, first:
     width, place = program.shape.hidden, program.put(np.array([share], np.float32))
     for i, part in enumerate(mode.split("+")):
         program.step(
-            _cpu.POOL, source="x", target=to, width=width, slot=slot, mode=POOLINGS[part], column=i * width,
-            share=place, first=int(first),
+            _cpu.POOL, source="x", target=to, width=width, slot=slot, mode=getattr(_cpu, MODES[part].step),
+            column=i * width, share=place, first=int(first),
         )  # fmt: skip
 
 

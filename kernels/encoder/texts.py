@@ -10,8 +10,6 @@ import numpy as np
 from fastflow.kernels.encoder import LEAST, LEAST_NORM, Array, Dense, Head, Norm, Unit
 from fastflow.kernels.encoder.reference import Ints, erf, layer_norm
 
-MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-
 
 def pool(hidden: Array, offsets: Ints, mode: str, weights: Array | None = None, skip: int = 0) -> Array:
     """Pool (N, D) -> (B, D) in one of MODES, over texts that are not empty.

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fastflow.kernels.encoder.reference import WORDS
-from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, Dense, Norm, Unit
+from fastflow.kernels.encoder import MODES, WORDS
+from fastflow.kernels.encoder.texts import ACTIVATIONS, Dense, Norm, Unit
 
 from support.packed import VOCABULARY, random_encoder, random_modernbert, random_mpnet
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastflow.kernels import processor
-from fastflow.kernels.encoder import WORDS, Dense, Norm, PoolingSpec, Unit
+from fastflow.kernels.encoder import MODES, WORDS, Dense, Norm, PoolingSpec, Unit
 from fastflow.kernels.encoder.cpu import DTYPES, CpuEncoder
 from fastflow.kernels.encoder.reference import encode
-from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, pool
+from fastflow.kernels.encoder.texts import ACTIVATIONS, pool
 
 from support.encoders import assert_pools, assert_states, with_windows
 from support.exact import exact_and_plain

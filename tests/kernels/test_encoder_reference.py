@@ -13,6 +13,7 @@ from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryE
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from fastflow.kernels.encoder import (
+    MODES,
     WORDS,
     Dense,
     Norm,
@@ -24,7 +25,7 @@ from fastflow.kernels.encoder import (
     relative_bias,
     rotary_angles,
 )
-from fastflow.kernels.encoder.texts import ACTIVATIONS, MODES, apply_head, pool
+from fastflow.kernels.encoder.texts import ACTIVATIONS, apply_head, pool
 from fastflow.model.encoder import encoder_shape, read_config
 from fastflow.model.encoder.weights import load_weights
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastflow.kernels.embed import Texts
-from fastflow.kernels.encoder import WORDS, Dense, Norm, PoolingSpec, Unit
+from fastflow.kernels.encoder import MODES, WORDS, Dense, Norm, PoolingSpec, Unit
 from fastflow.kernels.encoder.cpu import CpuEncoder
-from fastflow.kernels.encoder.texts import MODES
 from fastflow.kernels.flow.cpu import CpuFlow
 from fastflow.kernels.search import cpu as search
 from fastflow.kernels.table.cpu import CpuTable

@@ -9,21 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fastflow.errors import FastflowError
+from fastflow.kernels.encoder import MODES
 from fastflow.model.hashing import is_file
 from fastflow.values import is_whole, read_object, short
 
 FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 TRANSFORMER_FILES = tuple(f"sentence_{family}_config.json" for family in FAMILIES)
 WIDTHS = ("embedding_dimension", "word_embedding_dimension")
-LEGACY_MODES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-MODES = tuple(LEGACY_MODES.values())
+LEGACY_MODES = {mode.field: name for name, mode in MODES.items()}
 ACTIVATIONS = {
     "Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid", "SiLU": "silu",
     "ELU": "elu", "LeakyReLU": "leaky_relu", "Softplus": "softplus", "Softsign": "softsign", "ReLU6": "relu6",
