@@ -278,8 +278,7 @@ class TrainOptions:
     language: str = name_field(
         "en",
         "The corpus's language, such as de: token weights and background take the frequencies of its words from the "
-        "package wordfreq. en: they take the package's English, if the corpus is English. For words of your own use "
-        "--background-words.",
+        "package wordfreq. en: they take the package's English, if the corpus is English.",
         "CODE",
     )
     background_sentences: str | None = name_field(

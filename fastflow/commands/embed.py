@@ -139,8 +139,8 @@ def embed(
     """Embed the texts of files.
 
     All have one format; 'data/*.txt' in quotes means the files that match, sorted, and a folder its Parquet files. A
-    .txt holds one text a line. Row i of the output is text i of the inputs in the order given, empty texts too;
-    --errors skip and --only-new leave rows out, and the others keep their numbers.
+    .txt holds one text a line. Row i of the output is text i of the inputs in the order given, empty texts too. If
+    rows are left out, the others keep their numbers.
     """
     from fastflow.files import EmbedConfig, Run, check_inputs, check_target, parse_shard
     from fastflow.files.embed import embed_file

@@ -101,8 +101,8 @@ def train(
     encoder or texts are refused.
 
     The defaults of a flow are the paper's schedule for a corpus of the texts to be embedded: one epoch at 1e-3. For a
-    large general corpus the paper used --lr 2e-5 --epochs 0.15. More epochs raise the likelihood and can ruin the
-    similarity. By default a rule that needs no labels therefore picks the step (--stop).
+    large general corpus the paper used 0.15 epochs at 2e-5. More epochs raise the likelihood and can ruin the
+    similarity. By default a rule that needs no labels therefore picks the step.
     """
     from fastflow.files.read.matrix import is_matrix_file
 

@@ -37,6 +37,8 @@ def test_help_is_in_sections_and_help_all_has_every_option(name):
     own = {name_option(each) for each in visible(COMMANDS[name])} - {"k"}
     assert {*list_options(whole)} == own | {"help", "help-all"}
     assert {*list_options(short)} == own - RARE | {"help", "help-all"}
+    named = set(re.findall(r"--([a-z][a-z-]*[a-z])", re.sub(r"-\n +", "-", short)))
+    assert named & own & RARE == set(), "an option that only --help-all shows"
     heads = re.findall(r"^(\w+):$", whole, re.M)
     assert heads == [head for head in (*SECTIONS, "Run") if head in heads]
     assert len(heads) >= 3
