@@ -258,7 +258,7 @@ ROWS = [
     *refuse(ValueError, lambda at: record(_cpu.OP, {"width": 1}), ("width",)),
     *refuse(
         ValueError, lambda at, mode, layers, rest: CpuEncoder(*MADE, PoolingSpec(mode, layers, **rest)),
-        ("median", (3,), {}, "pooling 'median' is not known; known are mean, "),
+        ("median", (3,), {}, "pooling 'median' is not known; known are cls, "),
         ("mean+pooler", (3,), {}, "pooling 'pooler' is not known"),
         ("max", (1, 3), {}, "pooling 'max' is of one layer, not of several"),
         ("cls+max", (1,), {"shares": [0.5]}, "pooling 'max' takes its layer whole, not a share of it"),

@@ -167,7 +167,7 @@ def read_pooling(folder: Path, hidden: int) -> tuple[PoolingModule, int]:
     legacy = tuple(mode for name, mode in LEGACY_MODES.items() if flag(found, name, False, place))
     given = found.get("pooling_mode", list(legacy))
     modes = tuple(given) if isinstance(given, list) else (given,)
-    if odd := [mode for mode in modes if mode not in MODES]:
+    if odd := [mode for mode in modes if mode not in LEGACY_MODES.values()]:
         raise FastflowError(f"{place}, field pooling_mode: {short(odd[0])} is unknown; known are {', '.join(MODES)}")
     if not modes:
         raise FastflowError(f"{place}, field pooling_mode: no pooling mode is chosen")
