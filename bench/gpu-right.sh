@@ -11,7 +11,7 @@ tests=(-m pytest --noconftest -p no:cacheprovider -rfE --tb=short --durations=8)
 # shellcheck disable=SC2086 # several words
 sanitize() {
   local toolkit sanitizer filter names name part status=0 launches=tests/triton_interpret/small_launches.py
-  local watched='flow_read flow_recur flow_emit flow_chain flow_state unit_rows pool_mean pool_first attend add_norm embed activate'
+  local watched='flow_read flow_recur flow_emit flow_chain flow_state unit_rows pool_mean pool_first attend add_norm embed activate multiply_activate'
   toolkit=$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")
   sanitizer=$(command -v compute-sanitizer || echo "$toolkit/compute-sanitizer")
   [ -x "$sanitizer" ] || { echo "no compute-sanitizer on this machine" && return 1; }

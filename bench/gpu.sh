@@ -7,7 +7,7 @@
 #
 # Results go into FOLDER (default bench/results/gpu): logs, JSON and the compiled kernels, which a later run reuses
 # (TRITON_CACHE_DIR names another folder for them). SECONDS_MOST: seconds in place of 150 or 240. A step that is cut
-# off keeps its rows. All steps run; if one fails, the exit code is 1.
+# off keeps its rows. STEPS=NAME,NAME runs only these. If a step fails, the others run, and the exit code is 1.
 #
 # Needs python3 (PYTHON names another) with torch >= 2.7, triton >= 3.6, transformers, tokenizers, safetensors, click,
 # pytest, pytest-xdist, hypothesis and scipy, 8 GB of the GPU's memory, a C compiler for Triton, and no
@@ -41,6 +41,7 @@ stamped() { while IFS= read -r line || [ -n "$line" ]; do printf '%3d  %s\n' $((
 step() {
   local name=$1 limit=$2 begun=$SECONDS status
   shift 2
+  [[ ",${STEPS:-$name}," == *",$name,"* ]] || return
   [ "$(left)" -gt 0 ] || { echo "== $name: no time is left" && failed+=("$name") && return; }
   timeout -s INT -k 5 "$((limit < $(left) ? limit : $(left)))" "$@" 2>&1 | stamped "$begun" >"$out/$name.log"
   status=${PIPESTATUS[0]}

@@ -28,8 +28,10 @@ from fastflow.bench.measure.timing import cpu_watch
 from fastflow.bench.peers.flow import build_unfused
 from fastflow.bench.peers.gpu import device_ms
 from fastflow.bench.suites.flow import Workload, make_synthetic
+from fastflow.kernels.encoder import triton as encoder_triton
 from fastflow.kernels.encoder import triton_bodies as encoder_bodies
-from fastflow.kernels.encoder.triton import Attention, attend_constants, attention
+from fastflow.kernels.encoder.reference import activate
+from fastflow.kernels.encoder.triton import Attention, Product, attend_constants, attention, product_constants
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton import Config
 from fastflow.train.options import DEFAULTS
@@ -40,10 +42,15 @@ DEVICE = "cpu" if INTERPRETED else "cuda"
 FLOW_ERROR, ATTENTION_ERROR = 2e-6, 1e-2  # the largest relative error of a candidate
 CHECKED = 4096  # rows
 COMPILING = 0.6  # share of the time, for compiling
+CHOOSE = flow_triton.choose
 
 
 class Case(NamedTuple):
-    """A kernel at a ``size``, and a candidate ``config``, which is ``stored`` if a table has it."""
+    """A kernel at a ``size``, and a candidate ``config``, which is ``stored`` if a table has it.
+
+    flow, dense: the plain flow, and the packaged kind merged; in place: the same with steps that update the state;
+    product: of GELU, where the config None is cuBLASLt's product and ``activate``.
+    """
 
     what: str
     size: tuple[int, ...]
@@ -74,14 +81,25 @@ DENSE: dict[int, list[Numbers]] = {
 }
 
 
+IN_PLACE: dict[int, list[Numbers]] = {
+    1024: [(16, bn, bk, 0, warps, 3, None) for bn, bk, warps in ((64, 32, 4), (128, 64, 4), (64, 128, 4), (64, 64, 8))],
+    65_536: [
+        (bm, 64, bk, 0, warps, 3, None) for bm, bk, warps in ((64, 64, 4), (64, 64, 8), (128, 32, 8), (32, 64, 4))
+    ],
+}
+UP = ((128, 256, 64, 8, 8, 3), (128, 128, 64, 8, 4, 3), (128, 128, 32, 8, 8, 4), (64, 256, 64, 8, 8, 3))
+KINDS = {"flow": ("hidden", HIDDEN), "dense": ("dense", DENSE), "in place": ("state", IN_PLACE)}
+
+
 def _list_flow_cases() -> Iterator[Case]:
-    for what, kind, sizes in (("flow", "hidden", HIDDEN), ("dense", "dense", DENSE)):
+    for what, (kind, sizes) in KINDS.items():
         for rows, entries in sizes.items():
             stored = flow_triton.choose(kind, rows)
             yield Case(what, (rows,), stored, True)
             for bm, bn, bk, hb, warps, stages, ahead in entries:
-                for scheme in ("fma",) if bm == 1 else ("tf32x3",) if ahead is not None else ("split", "tf32x3"):
-                    config = Config(stored.rows, bm, bn, bk, hb, scheme, warps, stages, AHEAD=ahead)
+                one = ahead is not None or kind == "state"
+                for scheme in ("fma",) if bm == 1 else ("tf32x3",) if one else ("split", "tf32x3"):
+                    config = Config(stored.rows, bm, bn, bk, hb, scheme, warps, stages, stored.per_sm, ahead)
                     if config != stored:
                         yield Case(what, (rows,), config, False)
 
@@ -98,6 +116,13 @@ def _list_attention_cases() -> Iterator[Case]:
                 yield Case("attention", size, config, False)
 
 
+def _list_product_cases() -> Iterator[Case]:
+    for size in ((32_768, 768, 3072), (4096, 768, 3072), (8192, 384, 1536)):
+        yield Case("product", size, encoder_triton.UP, True)
+        for config in (None, *(Product(1, *numbers) for numbers in UP)):
+            yield Case("product", size, config, False)
+
+
 @cache
 def _make_workload(what: str) -> Workload:
     if INTERPRETED:
@@ -110,6 +135,7 @@ def _make_workload(what: str) -> Workload:
 @cache
 def _open_flow(what: str) -> tuple[flow_triton.TritonFlow, Any]:
     made = _make_workload(what)
+    flow_triton.WORTH = 0  # so that either form can be asked for
     x = torch.from_numpy(made.x).to(DEVICE)
     exact = build_unfused(made.stages, DEVICE, torch.float64)(x)
     return flow_triton.TritonFlow(made.plans, DEVICE), exact.cpu().numpy()
@@ -123,7 +149,8 @@ def _make_inputs(what: str, rows: int) -> Any:
 
 def prepare(case: Case) -> tuple[Callable[[Any], Any], Any, float]:
     """Return the call, its input and its error; raise if a second call gives other bits."""
-    call, x, wanted = (_prepare_attention if case.what == "attention" else _prepare_flow)(case)
+    prepare_case = {"attention": _prepare_attention, "product": _prepare_product}.get(case.what, _prepare_flow)
+    call, x, wanted = prepare_case(case)
     z = call(x)
     if not torch.equal(z, call(x)):
         raise ValueError("two runs differ")
@@ -135,10 +162,34 @@ def _prepare_flow(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
     (flow, exact), rows = _open_flow(case.what), min(case.size[0], 8) if INTERPRETED else case.size[0]
 
     def call(x: Any) -> Any:
-        flow_triton.choose = lambda *_: case.config  # type: ignore[attr-defined]
+        asked = KINDS[case.what][0]
+        flow_triton.choose = lambda kind, rows: case.config if kind == asked else CHOOSE(kind, rows)
+        flow_triton.FEW = 0 if case.what == "in place" else 1 << 30
         return flow(x)
 
     return call, _make_inputs(case.what, rows), exact[:rows]
+
+
+def _prepare_product(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
+    (tokens, inputs, width), config = (9, 64, 24) if INTERPRETED else case.size, case.config
+    dtype = torch.float32 if INTERPRETED else torch.bfloat16
+    dot = triton.language.float32 if INTERPRETED else triton.language.bfloat16
+    x, weight = (torch.randn(rows, inputs, device=DEVICE).to(dtype) for rows in (tokens, width))
+    bias = torch.zeros(width, device=DEVICE)
+
+    def call(x: Any) -> Any:
+        if config is None:
+            y = torch.nn.functional.linear(x, weight)
+            options = encoder_triton.activate_constants("gelu", width)
+            encoder_bodies.activate[tokens, -(-width // options["BI"])](x_ptr=y, add_ptr=bias, D=width, **options)
+            return y
+        y = torch.empty(tokens, width, dtype=dtype, device=DEVICE)
+        constants = product_constants(config, "gelu", width, dot) | {"N": tokens, "D": inputs, "width": width}
+        grid = (-(-tokens // config.BM) * -(-width // config.BN),)
+        encoder_bodies.multiply_activate[grid](x_ptr=x, weight_ptr=weight, add_ptr=bias, y_ptr=y, **constants)
+        return y
+
+    return call, x, activate((x[:CHECKED].double() @ weight.double().T).cpu().numpy(), "gelu")
 
 
 def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
@@ -165,7 +216,7 @@ def _prepare_attention(case: Case) -> tuple[Callable[[Any], Any], Any, Any]:
 
 def _compile_one(case: Case) -> float | str:
     try:
-        if case.what != "attention":
+        if case.what in KINDS:
             case = case._replace(size=(min(case.size[0], CHECKED),))  # more rows run the same kernels
         with torch.inference_mode():
             return prepare(case)[2]
@@ -188,8 +239,13 @@ def measure(cases: list[Case], found: list[float | str], end: float) -> Iterator
     """Yield the entry of each candidate until ``end`` (monotonic seconds)."""
     timing = partial(cpu_watch, calls=1) if INTERPRETED else None
     for case, error in zip(cases, found, strict=True):
-        entry = {"what": case.what, "size": case.size, "stored": case.stored, "config": asdict(case.config)}
-        limit = ATTENTION_ERROR if case.what == "attention" else FLOW_ERROR
+        entry = {
+            "what": case.what,
+            "size": case.size,
+            "stored": case.stored,
+            "config": asdict(case.config) if case.config else "in two",
+        }
+        limit = FLOW_ERROR if case.what in KINDS else ATTENTION_ERROR
         if isinstance(error, str) or not error <= limit or time.monotonic() > end:
             yield entry | {"left_out": error if isinstance(error, str) else f"error {error:.1e}, or out of time"}
             continue
@@ -206,9 +262,9 @@ def measure(cases: list[Case], found: list[float | str], end: float) -> Iterator
 @click.option("--processes", default=max(1, (os.cpu_count() or 1) - 2), help="That compile at once.")
 def main(out: Path, seconds: float, processes: int) -> None:
     """Time the configurations of the Triton kernels on this GPU."""
-    start, cases = time.monotonic(), [*_list_flow_cases(), *_list_attention_cases()]
+    start, cases = time.monotonic(), [*_list_flow_cases(), *_list_product_cases(), *_list_attention_cases()]
     if INTERPRETED:
-        cases = [next(case for case in cases if case.what == what) for what in ("flow", "dense", "attention")]
+        cases = [next(case for case in cases if case.what == what) for what in (*KINDS, "product", "attention")]
         found = [_compile_one(case) for case in cases]
     else:
         found = _compile_all(cases, processes, seconds * COMPILING)
@@ -222,7 +278,11 @@ def main(out: Path, seconds: float, processes: int) -> None:
         )
         print(*group, *(f"{e['ms'] * 1e3:.1f} us{' (stored)' * e['stored']}" for e in timed[:4]), sep="  ")
         for e in timed[:3]:
-            print("    ", {k: v for k, v in e["config"].items() if k not in ("rows", "tokens", "head", "SCHEME")})
+            numbers = e["config"] if isinstance(e["config"], dict) else {}
+            print(
+                "    ",
+                {k: v for k, v in numbers.items() if k not in ("rows", "tokens", "head", "SCHEME")} or e["config"],
+            )
     print(f"{len([e for e in entries if 'ms' in e])} of {len(entries)} candidates timed")
 
 

@@ -67,6 +67,30 @@ def attend_constants(config: Attention, head: int, dot: Any) -> dict[str, Any]:
     } | options(config.warps, config.stages)  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Product:
+    """A configuration of ``multiply_activate``: the fewest tokens it serves, and its constants."""
+
+    tokens: int
+    BM: int
+    BN: int
+    BK: int
+    GROUP: int
+    warps: int
+    stages: int
+
+
+# predicted, not timed
+UP = Product(4096, 128, 128, 64, 8, 8, 3)
+
+
+def product_constants(config: Product, activation: str, width: int, dot: Any) -> dict[str, Any]:
+    """Return constants and options of ``multiply_activate`` with ``width`` columns; ``dot``: a Triton dtype."""
+    blocks = {name: getattr(config, name) for name in ("BM", "BN", "BK", "GROUP")}
+    other = {"ACT": activation, "DOT": dot, "VEC": math.gcd(width, 16)}
+    return blocks | other | options(config.warps, config.stages)
+
+
 def row_constants(columns: int) -> dict[str, Any]:
     """Return constants of kernels with one program per row."""
     wide = power_of_two(columns)
@@ -179,7 +203,7 @@ class TritonEncoder(Launcher):
         linear, w = self.torch.nn.functional.linear, self.weights
         context = self.attend(linear(x, w[f"{prefix}qkv.weight"], w[f"{prefix}qkv.bias"]), offsets, longest)
         x = self.add_norm(linear(context, w[f"{prefix}out.weight"]), x, prefix, "out", "norm1", None)
-        wide = self.activate(linear(x, w[f"{prefix}up.weight"]), w[f"{prefix}up.bias"])
+        wide = self.widen(x, w[f"{prefix}up.weight"], w[f"{prefix}up.bias"])
         return self.add_norm(linear(wide, w[f"{prefix}down.weight"]), x, prefix, "down", "norm2", y)
 
     def _embed(self, ids: Tensor, positions: Tensor, y: Tensor | None) -> Tensor:
@@ -220,6 +244,17 @@ class TritonEncoder(Launcher):
             add_ptr=w[f"{prefix}{product}.bias"], scale_ptr=w[f"{prefix}{norm}.scale"],
             bias_ptr=w[f"{prefix}{norm}.bias"], y_ptr=y, D=self.shape.hidden, eps=self.shape.eps,
         )  # fmt: skip
+        return y
+
+    def widen(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return activation(x weight^T + bias): in one kernel for many tokens in 16 bits, else in two."""
+        (count, inputs), width = x.shape, len(weight)
+        if x.element_size() > 2 or count < UP.tokens or inputs % UP.BK:
+            return self.activate(self.torch.nn.functional.linear(x, weight), bias)
+        y = self.torch.empty(count, width, dtype=self.dtype, device=self.device)
+        constants, blocks = product_constants(UP, self.shape.activation, width, self.dot), -(-count // UP.BM)
+        given = {"x_ptr": x, "weight_ptr": weight, "add_ptr": bias, "y_ptr": y, "N": count, "D": inputs, "width": width}
+        self.launch("multiply_activate", (blocks * -(-width // UP.BN),), constants, **given)
         return y
 
     def activate(self, x: Tensor, bias: Tensor) -> Tensor:

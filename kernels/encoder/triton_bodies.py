@@ -54,21 +54,54 @@ def add_norm(
 
 
 @triton.jit
+def activated(v, ACT: tl.constexpr):
+    """Return the activation ACT of float32 numbers."""
+    if ACT == "gelu":
+        return 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
+    elif ACT == "gelu_tanh":
+        twice = 1.5957691216057308 * (v + 0.044715 * v * v * v)
+        decay = tl.exp(-tl.abs(twice))  # at most 1: no overflow
+        return v * tl.where(twice < 0.0, decay, 1.0) / (1.0 + decay)
+    else:
+        return tl.maximum(v, 0.0)
+
+
+@triton.jit
 def activate(x_ptr, add_ptr, D, ACT: tl.constexpr, BI: tl.constexpr, VEC: tl.constexpr) -> None:
     """Write x (N, D) <- activation(x + add); add (D,); grid (N, chunks of BI columns)."""
     row, cols, pitch = tl.program_id(0).to(tl.int64), tl.program_id(1) * BI + tl.arange(0, BI), D // VEC * VEC
     inside = cols < pitch
     at = x_ptr + row * pitch + cols
     v = tl.load(at, mask=inside, other=0.0).to(tl.float32) + tl.load(add_ptr + cols, mask=inside, other=0.0)
-    if ACT == "gelu":
-        v = 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
-    elif ACT == "gelu_tanh":
-        twice = 1.5957691216057308 * (v + 0.044715 * v * v * v)
-        decay = tl.exp(-tl.abs(twice))  # at most 1: no overflow
-        v = v * tl.where(twice < 0.0, decay, 1.0) / (1.0 + decay)
-    else:
-        v = tl.maximum(v, 0.0)
-    tl.store(at, v.to(x_ptr.dtype.element_ty), mask=inside)
+    tl.store(at, activated(v, ACT).to(x_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["N"])
+def multiply_activate(
+    x_ptr, weight_ptr, add_ptr, y_ptr, N, D, width, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    GROUP: tl.constexpr, ACT: tl.constexpr, DOT: tl.constexpr, VEC: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write y (N, width) = activation(x W^T + add); x (N, D), W (width, D), add (width,); grid (blocks of y,).
+
+    BK divides D, VEC divides width. GROUP neighbouring blocks of BM rows share the weights of BN columns in the
+    GPU's L2 cache. DOT: dtype of operands.
+    """
+    depth, pitch = D // BK * BK, width // VEC * VEC
+    per_group = GROUP * tl.cdiv(pitch, BN)
+    first = tl.program_id(0) // per_group * GROUP
+    together = tl.minimum(tl.cdiv(N, BM) - first, GROUP)
+    place = tl.program_id(0) % per_group
+    rows = (first + place % together) * BM + tl.arange(0, BM)
+    cols, inner = place // together * BN + tl.arange(0, BN), tl.arange(0, BK)
+    # rows and columns outside are computed from the last one, and not stored
+    x_at = x_ptr + tl.minimum(rows, N - 1).to(tl.int64)[:, None] * depth + inner[None, :]
+    w_at = weight_ptr + tl.minimum(cols, pitch - 1)[:, None] * depth + inner[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, depth, BK):
+        acc = tl.dot(tl.load(x_at + start).to(DOT), tl.trans(tl.load(w_at + start).to(DOT)), acc)
+    acc = activated(acc + tl.load(add_ptr + tl.minimum(cols, pitch - 1))[None, :], ACT)
+    to = y_ptr + rows.to(tl.int64)[:, None] * pitch + cols[None, :]
+    tl.store(to, acc.to(y_ptr.dtype.element_ty), mask=(rows < N)[:, None] & (cols < pitch)[None, :])
 
 
 @triton.jit(do_not_specialize=["blocks"])

@@ -14,6 +14,7 @@ from fastflow.kernels.flow import Plan
 from fastflow.kernels.flow.triton_layout import (
     LaunchLayout,
     arrange,
+    count_products,
     is_dense,
     lay_out_hidden,
     lay_out_state,
@@ -73,6 +74,8 @@ def choose(kind: str, rows: int) -> Config:
 
 Tensor = Any  # torch.Tensor
 PIECE = 65_536  # most rows at once
+# predicted, not timed: more rows update u if merging takes over WORTH times as many products
+FEW, WORTH = 16, 1.25
 # None: the compiled kernel lacks the argument
 UNWEIGHTED = {"id_ptr": None, "weight_ptr": None, "share_ptr": None}
 
@@ -97,7 +100,10 @@ class TritonFlow(Launcher):
             factors = np.array(shares, np.float64) * len(shares)
             self.shares = self.torch.tensor(factors.astype(np.float32), device=self.device)
         self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
-        self.parts = [_Part(self, plan) for plan in arrange(plans)]
+        merged, updating = arrange(plans), arrange(plans, merge=False)
+        self.parts = self.many = [_Part(self, plan) for plan in merged]
+        if count_products(merged) > WORTH * count_products(updating):
+            self.many = [_Part(self, plan) for plan in updating]
 
     def __call__(
         self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
@@ -148,8 +154,9 @@ class TritonFlow(Launcher):
                 x = self.pool(x, offsets, ids)
         if not rows:
             return self.torch.empty(0, self.outputs, device=self.device)
-        for part in self.parts:
-            x = part(x, rows, normalize and part is self.parts[-1], pooling)
+        parts = self.parts if rows <= FEW else self.many
+        for part in parts:
+            x = part(x, rows, normalize and part is parts[-1], pooling)
             pooling = None
         return x
 
@@ -244,7 +251,7 @@ class _Part:
         programs = min(-(-rows // config.BM), self.flow.programs * config.per_sm)
         self.flow.launch(
             self.flow.bodies.flow_state, (programs,),
-            constants(config, "flow_state", layout, self.width), arrays,
+            constants(config, "flow_state", layout, self.width, gated=self.plan.R is not None), arrays,
             x_ptr=x, z_ptr=z, scratch_ptr=self._scratch(programs * config.BM * layout.pitch), B=rows,
             D=layout.inputs, N=layout.outputs, steps=layout.steps, C=layout.columns, pitch=layout.pitch,
         )  # fmt: skip
@@ -255,20 +262,22 @@ class _Part:
 
 def kind(plan: Plan) -> str:
     """Return the key in CONFIGURATIONS of a plan from ``arrange``."""
-    return "state" if plan.R is not None else "dense" if is_dense(plan) else "hidden"
+    return "state" if plan.L is None else "dense" if is_dense(plan) else "hidden"
 
 
-def constants(config: Config, body: str, layout: LaunchLayout, width: int, pool: bool = False) -> dict[str, Any]:
+def constants(
+    config: Config, body: str, layout: LaunchLayout, width: int, pool: bool = False, gated: bool = True
+) -> dict[str, Any]:
     """Return constants and options of kernel ``body``."""
     names = {
         "flow_read": "BM BK HB SCHEME VEC POOL", "flow_recur": "BM WP UB SCHEME",
         "flow_emit": "BM BN BK WP SCHEME VEC DENSE POOL",
         "flow_chain": "BM BN BK WP SCHEME VEC DENSE POOL BLOCKS READERS LINKS AHEAD",
-        "flow_state": "BM BN BK WP SCHEME VEC",
+        "flow_state": "BM BN BK WP SCHEME VEC GATED",
     }  # fmt: skip
     values = vars(config) | {
         "WP": width, "UB": min(width, layout.unit), "VEC": math.gcd(layout.inputs, layout.outputs, 16),
-        "DENSE": layout.dense, "POOL": POOL if pool else 0,
+        "DENSE": layout.dense, "POOL": POOL if pool else 0, "GATED": gated,
     } | (layout.chain._asdict() if layout.chain else {})  # fmt: skip
     return {n: values[n] for n in names[body].split()} | options(config.warps, config.stages)
 

@@ -1,11 +1,11 @@
-"""The folded flow as Triton kernels. Plans without gates, stacked, run in three phases:
+"""The folded flow as Triton kernels. Stacked plans run in three phases:
 
     read    a = U u + c, u = (x - m) s     (B, C), a tile of HB columns at a time
     recur   h_k = relu(B_k relu(a_k + sum_j G_kj h_j) + d_k), step by step
     emit    z = S u + V h + t              (B, N), a chunk of BN channels at a time
 
 ``flow_read``, ``flow_recur`` and ``flow_emit`` are the phases. For few rows ``flow_chain`` is the last two at once,
-unrolled, and repeats all steps for each chunk. ``flow_state`` runs a plan with gates.
+unrolled, and repeats all steps for each chunk. ``flow_state`` updates u step by step.
 
 D inputs, N outputs, K steps of a width padded to WP, a power of two; C columns of hidden units in blocks of UB, at most
 32, and 64 in ``flow_recur``. Pointers are float32 with contiguous rows, tables int32. VEC divides D and N: the compiler
@@ -106,12 +106,13 @@ def flow_state(
     span_ptr, V_ptr, R_ptr, p_ptr, q_ptr, t_ptr, gather_ptr, sz_ptr,
     B, D, N, steps, C, pitch,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WP: tl.constexpr, SCHEME: tl.constexpr,
-    VEC: tl.constexpr,
+    VEC: tl.constexpr, GATED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Map x (B, D) to z (B, N) of an affine flow.
+    """Map x (B, D) to z (B, N) by steps that update u.
 
     scratch (programs, BM, pitch) holds u and, in its last 2 WP columns, hidden units. Step k reads range tile[k] of u,
-    then sets u <- (u + V h + p) sigmoid(R h + q) in span[k]; units of 16. V, R: (pitch, C); p, q: (K, pitch).
+    then sets u <- (u + V h + p) sigmoid(R h + q) in span[k], GATED or without the sigmoid; units of 16. V, R:
+    (pitch, C); p, q: (K, pitch).
     """
     UB: tl.constexpr = min(WP, 32)
     source, inner, units = (x_ptr, x_ptr, None, None, None, 1, 0, D // VEC * VEC, B), (B_ptr, d_ptr), tl.arange(0, UB)
@@ -148,11 +149,14 @@ def flow_state(
                     if WP > UB:
                         h = tl.load(h_ptr + rows + (unit + units)[None, :])
                     shift = add(shift, h, V_ptr, cols, k * WP + unit + units, C, SCHEME)
-                    gate = add(gate, h, R_ptr, cols, k * WP + unit + units, C, SCHEME)
+                    if GATED:
+                        gate = add(gate, h, R_ptr, cols, k * WP + unit + units, C, SCHEME)
                 shift = total(shift, SCHEME) + tl.load(p_ptr + k * pitch + cols)[None, :]
-                gate = total(gate, SCHEME) + tl.load(q_ptr + k * pitch + cols)[None, :]
-                decay = tl.exp(-tl.abs(gate))
-                u = (tl.load(u_ptr + rows + cols[None, :]) + shift) * tl.where(gate < 0.0, decay, 1.0) / (1.0 + decay)
+                u = tl.load(u_ptr + rows + cols[None, :]) + shift
+                if GATED:
+                    opening = total(gate, SCHEME) + tl.load(q_ptr + k * pitch + cols)[None, :]
+                    decay = tl.exp(-tl.abs(opening))
+                    u = u * tl.where(opening < 0.0, decay, 1.0) / (1.0 + decay)
                 tl.store(u_ptr + rows + cols[None, :], u)
             tl.debug_barrier()
         for chunk in range(0, tl.cdiv(N, BN)):

@@ -1,7 +1,8 @@
 """Lay out plans for the Triton kernels, padded to blocks, with tables of the blocks that each block reads.
 
-Plans without gates are merged: hidden units read u and earlier hidden units, and z = S u + V h + t. That takes more
-products than updating u, and fewer launches. Zeros widen ranges of channels to multiples of 16, for 16-byte loads.
+Plans without gates can be merged: hidden units read u and earlier hidden units, and z = S u + V h + t. That takes more
+products than updating u, and fewer steps wait for another. Zeros widen ranges of channels to multiples of 16, for
+16-byte loads.
 """
 
 from __future__ import annotations
@@ -50,28 +51,37 @@ def pad_width(width: int) -> int:
     return max(16, 1 << (width - 1).bit_length()) if width else 16
 
 
-def arrange(plans: Sequence[Plan]) -> list[Plan]:
-    """Return plans to launch one by one: plans with gates, without L; neighbours without gates, stacked."""
-    groups: list[list[Plan]] = [[]]
+def arrange(plans: Sequence[Plan], merge: bool = True) -> list[Plan]:
+    """Return plans to launch one by one: neighbours, stacked; plans whose steps update u, without L.
+
+    Steps with gates update u, and without ``merge`` others too, unless S is dense.
+    """
+    found: list[Plan] = []
+    waiting: list[Plan] = []
     for plan in plans:
-        *before, own = _split_prologue(plan)
-        groups[-1] += before
-        if own.R is not None:
-            groups += [[own], []]
-        elif before:
-            groups.append([own])
-        else:
-            groups[-1].append(own)
-    return [group[0] if group[0].R is not None else stack(group) for group in groups if group]
+        apart = plan.R is not None or (not merge and plan.steps > 0 and plan.gather is not None)
+        *before, own = _split_prologue(plan, apart)
+        waiting += before
+        if (apart or before) and waiting:
+            found.append(stack(waiting))
+            waiting = []
+        (found if apart else waiting).append(own)
+    return [*found, stack(waiting)] if waiting else found
 
 
-def _split_prologue(plan: Plan) -> tuple[Plan, ...]:
-    """Make L a plan of its own if the steps have gates, or read fewer numbers of u than of x."""
+def count_products(plans: Sequence[Plan]) -> int:
+    """Return a row's multiply-adds with weights that are not 0."""
+    weights = [a for plan in plans for a in plan.arrays().values() if a.ndim > 1 and a.dtype.kind == "f"]
+    return sum(int(np.count_nonzero(a)) for a in weights)
+
+
+def _split_prologue(plan: Plan, apart: bool) -> tuple[Plan, ...]:
+    """Make L a plan of its own if the plan stands ``apart``, or its steps read fewer numbers of u than of x."""
     if plan.L is None:
         return (plan,)
     size, none, ranges = len(plan.L), np.zeros((0, 0)), np.zeros((0, 2), np.int32)
     read = plan.width * int(np.diff(plan.reads).sum())
-    if plan.R is None and plan.L.size + read >= plan.inputs * (len(plan.c) + plan.outputs):
+    if not apart and plan.L.size + read >= plan.inputs * (len(plan.c) + plan.outputs):
         return (plan,)
     first = replace(
         plan, L=None, U=np.zeros((0, plan.inputs)), c=np.zeros(0), B=np.zeros((0, 0, 0)), d=none,
@@ -137,7 +147,7 @@ def _lay_out_linear(plan: Plan, S: Array, pitch: int, rows: int) -> dict[str, Ar
 
 
 def lay_out_state(plan: Plan, chunk: int, reach: int) -> LaunchLayout:
-    """Lay out a plan with gates, which writes ``chunk`` channels and reads ``reach`` at a time."""
+    """Lay out a plan whose steps update u: they write ``chunk`` channels and read ``reach`` at a time."""
     assert plan.gather is not None  # noqa: S101 - for mypy
     width, (k, w), block = pad_width(plan.width), (plan.steps, plan.width), max(chunk, reach, 16)
     columns, pitch = k * width, _round_up(plan.inputs + block, block) + 2 * width
@@ -145,15 +155,16 @@ def lay_out_state(plan: Plan, chunk: int, reach: int) -> LaunchLayout:
     where = (np.arange(k)[:, None] * width + np.arange(w)).reshape(k * w)
     read, bias = np.zeros((columns, pitch)), np.zeros(columns)
     read[where, : plan.inputs], bias[where] = plan.U, plan.c
-    shift, gate = np.zeros((pitch, columns)), np.zeros((pitch, columns))
-    shift[: plan.inputs, where], gate[: plan.inputs, where] = plan.V, plan.R
-    shift_bias, gate_bias = np.zeros((k, pitch)), np.full((k, pitch), UNTOUCHED)
-    shift_bias[:, : plan.inputs], gate_bias[:, : plan.inputs] = plan.p, plan.q
+    shift, shift_bias = np.zeros((pitch, columns)), np.zeros((k, pitch))
+    shift[: plan.inputs, where], shift_bias[:, : plan.inputs] = plan.V, plan.p
     arrays = _share_arrays(plan, pitch, rows) | {
         "tile_ptr": _sixteenths(plan.reads), "U_ptr": read, "c_ptr": bias, "span_ptr": _sixteenths(plan.writes),
-        "V_ptr": shift, "R_ptr": gate, "p_ptr": shift_bias, "q_ptr": gate_bias,
-        "gather_ptr": _pad(plan.gather, rows), "sz_ptr": _pad(plan.S, rows),
+        "V_ptr": shift, "p_ptr": shift_bias, "gather_ptr": _pad(plan.gather, rows), "sz_ptr": _pad(plan.S, rows),
     }  # fmt: skip
+    if plan.R is not None:
+        gate, gate_bias = np.zeros((pitch, columns)), np.full((k, pitch), UNTOUCHED)
+        gate[: plan.inputs, where], gate_bias[:, : plan.inputs] = plan.R, plan.q
+        arrays |= {"R_ptr": gate, "q_ptr": gate_bias}
     return _layout(plan, arrays, k, rows // chunk, columns, pitch)
 
 

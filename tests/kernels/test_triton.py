@@ -15,11 +15,12 @@ from fastflow.kernels.encoder.triton import ATTENTION, WIDEST, attention, power_
 from fastflow.kernels.flow import stack
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton import CONFIGURATIONS, choose
-from fastflow.kernels.flow.triton_layout import arrange, lay_out_hidden, pad_width, split_stacked
+from fastflow.kernels.flow.triton_layout import arrange, count_products, lay_out_hidden, pad_width, split_stacked
 from fastflow.kernels.launch import options, prepare
 from fastflow.plan import fold
 
 from support import stages as make
+from support.places import ROOT
 from support.triton_processes import NEEDS, compiled, interpreted
 
 
@@ -97,6 +98,19 @@ def test_each_table_of_the_flow_serves_every_batch_in_order(kind):
         assert (config.SCHEME == "fma") == (config.BM == 1)
         assert all(size & (size - 1) == 0 for size in (config.BM, config.BN, config.BK, config.HB))
         assert config.SCHEME in ("fma", "tf32x3", "split")
+
+
+@NEEDS
+def test_least_times_of_a_million_rows_are_those_of_the_page():
+    """Bytes over 3.35 TB/s; three products of TF32 for one in float32, over 495 TFLOP/s."""
+    from fastflow.bench.suites.flow import make_synthetic
+
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    for name, dim, shape in (("plain", 768, (3, 3, 32)), ("packaged", 256, (2, 6, 64))):
+        plans = make_synthetic(*shape, coupling="additive", rows=64, dim=dim, recolour=name == "packaged").plans
+        counts = [count_products(arrange(plans, merge)) for merge in (True, False)]
+        times = [8 * dim / 3.35e3, *(6 * count / 4.95e5 for count in counts)]
+        assert f"| {name}, {dim} | {' | '.join(f'{each:.1f}' for each in times)} |" in page
 
 
 def test_widths_are_padded_to_powers_of_two():

@@ -43,6 +43,10 @@ class TorchBodies(encoder_triton.TritonEncoder):
         x, kind = x_ptr.float() + add_ptr, self.shape.activation
         x_ptr.copy_(torch.relu(x) if kind == "relu" else torch.nn.functional.gelu(x, approximate=GELU[kind]))
 
+    def _multiply_activate_body(self, x_ptr, weight_ptr, add_ptr, y_ptr, N, D, width):
+        y_ptr[:] = torch.nn.functional.linear(x_ptr, weight_ptr)
+        self._activate_body(y_ptr, add_ptr, width)
+
     def _attend_body(self, qkv_ptr, offset_ptr, y_ptr, heads, head, blocks, scale):
         for first, last in zip(offset_ptr.tolist(), offset_ptr.tolist()[1:], strict=False):
             q, k, v = qkv_ptr[first:last].view(last - first, 3, heads, head).permute(1, 2, 0, 3).float()

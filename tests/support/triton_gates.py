@@ -21,8 +21,8 @@ def compile_for(arch, kernel, signature, constexprs, attributes, launch):
 
 
 def skip_twin(dtype, arch):
-    """Skip half of what float16 and bfloat16 have in common: each is compiled for one GPU, and together for both."""
-    if arch != {"float16": 80, "bfloat16": 90}.get(dtype, arch):
+    """Skip half of what float16 and bfloat16 have in common: each is compiled for other GPUs, and together for all."""
+    if arch not in {"float16": (80,), "bfloat16": (90, 100)}.get(dtype, (arch,)):
         pytest.skip("its twin is compiled for this GPU")
 
 
@@ -33,7 +33,7 @@ def assert_within_limits(kernel, tmp_path, arch, warpgroup_products=False):
     usage = dump("--dump-resource-usage", cubin)
     stack, local = (int(re.search(rf"{field}:(\d+)", usage)[1]) for field in ("STACK", "LOCAL"))
     assert (local, stack <= SPILLED) == (0, True), usage
-    assert cubin.stat().st_size < 1 << 18
+    assert cubin.stat().st_size < 1 << (19 if arch == 100 else 18)
     assert kernel.metadata.shared <= LARGEST_SHARED
     if warpgroup_products:
         assert "HGMMA" in dump("-sass", cubin)

@@ -1,10 +1,11 @@
-"""Every stored configuration of flow and encoder, compiled without a GPU for sm_80 and sm_90, within the limits.
+"""Every stored configuration of flow and encoder, compiled without a GPU for sm_80, 90 and 100, within the limits.
 
 Run in a process of its own without TRITON_INTERPRET, as tests/kernels/test_triton.py does.
 """
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from fastflow.kernels.encoder import triton_bodies as encoder_bodies
 from fastflow.kernels.encoder.triton import (
     ACTIVATIONS,
     ATTENTION,
+    UP,
     TritonEncoder,
     activate_constants,
     attend_constants,
+    product_constants,
     row_constants,
 )
 from fastflow.kernels.flow import triton as flow_triton
@@ -60,6 +63,9 @@ def list_flow_cases():
         dense = kind == "dense"
         for config in configs:
             one, hidden, unit = config.SCHEME == "fma", kind == "hidden", UNIT if config.SCHEME == "split" else 2 * UNIT
+            if kind == "state":
+                for width in (64, 32):
+                    add("flow_state", constants(config, "flow_state", packed(768, dense), width, gated=False))
             for body in ("flow_state",) if kind == "state" else HIDDEN:
                 if body == "flow_chain" and config.AHEAD is None:
                     continue
@@ -105,7 +111,7 @@ def label(value):
     return str(value)
 
 
-@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("arch", [80, 90, 100])
 @pytest.mark.parametrize(("name", "options", "x"), list_flow_cases(), ids=label)
 def test_a_stored_flow_compiles_within_the_limits(name, options, x, arch, tmp_path):
     skip_twin({"*fp16": "float16", "*bf16": "bfloat16"}.get(x, x), arch)
@@ -177,7 +183,7 @@ def test_calls_of_the_flow_compile_with_their_arguments(compiling):
 
 
 POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
-OF_DTYPE = ("x_ptr", "residual_ptr", "qkv_ptr", "y_ptr")  # the others are float32, or int32
+OF_DTYPE = ("x_ptr", "residual_ptr", "qkv_ptr", "weight_ptr", "y_ptr")  # the others are float32, or int32
 
 
 def list_encoder_cases():
@@ -190,31 +196,36 @@ def list_encoder_cases():
         yield "pool_first", dtype, None, row_constants(768)
         for activation in ACTIVATIONS:
             yield "activate", dtype, None, activate_constants(activation, 3072)
+            if dtype != "float32":
+                yield "multiply_activate", dtype, None, product_constants(UP, activation, 3072, getattr(tl, dtype))
         for config in ATTENTION[4 if dtype == "float32" else 2]:
             for head in (64, 26) if config.head <= 64 else (128, 80):
                 yield "attend", dtype, None, attend_constants(config, head, getattr(tl, dtype))
     yield "activate", "bfloat16", None, activate_constants("gelu", 97)
 
 
-@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("arch", [80, 90, 100])
 @pytest.mark.parametrize(("name", "dtype", "words", "options"), list(list_encoder_cases()), ids=label)
 def test_a_stored_encoder_compiles_within_the_limits(name, dtype, words, options, arch, tmp_path):
     skip_twin(dtype, arch)
     pointers = dict.fromkeys(OF_DTYPE, POINTERS[dtype]) | {"word_ptr": words}
     if name == "pool_first":
         pointers["y_ptr"] = "*fp32"
-    aligned = {"D", "head"} if options["VEC"] == 16 else set()
+    aligned = {"D", "head", "width"} if options["VEC"] == 16 else set()
     kernel = compile_kernel(getattr(encoder_bodies, name), options, arch, pointers, {"eps", "scale"}, aligned)
     assert_within_limits(kernel, tmp_path, arch, warpgroup_products=arch == 90 and options.get("BM", 0) >= 64)
-    if name == "attend":
-        assert "mma" in kernel.asm["ptx"], "attention is on the tensor cores"
+    if name in ("attend", "multiply_activate"):
+        assert "mma" in kernel.asm["ptx"], "the tensor cores multiply"
 
 
 @pytest.mark.parametrize("compiling", [80, 90], indirect=True)
 @pytest.mark.parametrize("dtype", POINTERS)
-def test_calls_of_the_encoder_compile_with_their_arguments(compiling, dtype):
+def test_calls_of_the_encoder_compile_with_their_arguments(compiling, dtype, monkeypatch):
     encoder = TritonEncoder(*random_encoder(1, 1, 48, 3, 96), (0, 1), dtype, "cpu")
     ids, offsets = torch.zeros(7, dtype=torch.int32), torch.tensor([0, 3, 7], dtype=torch.int32)
     hidden = encoder(ids, ids, offsets, 4)
     encoder.first(hidden[1], offsets)
     assert compiling == ["embed", "attend", "add_norm", "activate", "add_norm", "pool_first"]
+    monkeypatch.setattr("fastflow.kernels.encoder.triton.UP", replace(UP, tokens=7))
+    TritonEncoder(*random_encoder(1, 1, 64, 4, 96), (1,), dtype, "cpu")(ids, ids, offsets, 4)
+    assert compiling[9] == ("activate" if dtype == "float32" else "multiply_activate")

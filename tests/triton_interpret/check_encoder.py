@@ -4,6 +4,7 @@ tests/kernels/test_triton.py runs this file in a process of its own. Buffers sta
 tokens after the last text show.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 import triton
 
 from fastflow.kernels.encoder import reference
-from fastflow.kernels.encoder.triton import ATTENTION, TritonEncoder
+from fastflow.kernels.encoder.triton import ATTENTION, UP, TritonEncoder
 
 from support.packed import pack, random_encoder
 
@@ -113,6 +114,28 @@ def test_bias_and_activation(activation, width, dtype):
     far = torch.tensor([[-40.0, 40.0, -5.0, 100.0] * 2] * 2, dtype=DTYPES[dtype], device=DEVICE)
     exact = reference.activate(far.double().cpu().numpy(), activation)
     assert relative(encoder.activate(far, torch.zeros(8, device=DEVICE)), exact) <= ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("activation", "width", "tokens"), [("gelu", 130, 300), ("gelu_tanh", 33, 129), ("relu", 8, 1)]
+)
+def test_product_and_activation_at_once(activation, width, tokens, dtype, monkeypatch):
+    """Blocks that end outside, and groups of blocks that are not full."""
+    encoder = small(dtype, intermediate=width, activation=activation)
+    w = {name: encoder.weights[f"layer.0.up.{name}"] for name in ("weight", "bias")}
+    x = random(tokens, 64, dtype=DTYPES[dtype])
+    apart = encoder.widen(x, **w)
+    launched, launch = [], encoder.launch
+    monkeypatch.setattr(
+        encoder, "launch", lambda body, *given, **values: (launched.append(body), launch(body, *given, **values))
+    )
+    monkeypatch.setattr("fastflow.kernels.encoder.triton.UP", replace(UP, tokens=1, GROUP=2))
+    found = encoder.widen(x, **w)
+    assert launched == ["multiply_activate"]
+    product = x.double() @ w["weight"].double().T + w["bias"].double()
+    exact = reference.activate(product.cpu().numpy(), activation)
+    assert relative(found, exact) <= min(ROUNDING[dtype], 2 * relative(apart, exact))
 
 
 def attention_cases():

@@ -75,9 +75,10 @@ def assert_body(stages, x):
 SMALL = {"levels": 2, "depth": 2, "width": 8}
 
 
-def use(monkeypatch, number):
-    """Serve every batch with one configuration of the table."""
+def use(monkeypatch, number, few=flow_triton.FEW):
+    """Serve every batch with one configuration of the table; merge steps for up to ``few`` rows."""
     monkeypatch.setattr(flow_triton, "choose", lambda kind, *_: CONFIGURATIONS[kind][number])
+    monkeypatch.setattr(flow_triton, "FEW", few)
 
 
 def vectors(rows, dim, seed=7):
@@ -124,7 +125,7 @@ if DEVICE == "cpu":
 @pytest.mark.parametrize(("dim", "shape"), SHAPES)
 def test_every_body_agrees_with_the_unfused_flow(dim, shape, number, monkeypatch):
     x = vectors(64, dim)
-    use(monkeypatch, number)
+    use(monkeypatch, number, few=64)
     assert_body([make_trained_like(x, 1, **shape)], x[: {1: 1, 16: 17}.get(CONFIGURATIONS["hidden"][number].BM, 37)])
 
 
@@ -155,8 +156,24 @@ def test_dense_linears(permutation, number, monkeypatch):
         stages = [whiten]
     else:
         stages = [whiten, make_trained_like(apply([whiten], x).astype(np.float32), 3, **shape)]
-    use(monkeypatch, number)
+    use(monkeypatch, number, few=64)
     assert_body(stages, x[: 1 if CONFIGURATIONS["dense"][number].BM == 1 else 19])
+
+
+@pytest.mark.parametrize("number", BODIES["state"])
+@pytest.mark.parametrize("dim", [256, pytest.param(768, marks=LONG)])
+def test_steps_update_the_state_if_merging_takes_more_products(dim, number, monkeypatch):
+    x = vectors(64, dim)
+    plain = make_trained_like(x, 3, levels=2, depth=2 if DEVICE == "cpu" else 6, width=64)
+    stages = [plain, recolouring(apply([plain], x))]
+    flow = on_device(stages, dim)
+    assert [[part.kind for part in parts] for parts in (flow.parts, flow.many)] == [["dense"], ["state", "dense"]]
+    use(monkeypatch, number, few=0)
+    rows = x[: 1 if CONFIGURATIONS["state"][number].BM == 1 else 21]
+    z = run(flow, rows)
+    assert_as_good_as_unfused(z, rows, stages)
+    use(monkeypatch, number, few=64)
+    assert not np.array_equal(run(flow, rows), z), "other sums"
 
 
 @pytest.mark.parametrize("number", BODIES["state"])

@@ -64,6 +64,7 @@ def runtime(directory, monkeypatch):
         monkeypatch.setattr(choose, "_has_cuda", lambda: True)
         monkeypatch.setattr(self_test, "LENGTHS", ((3,),))
         monkeypatch.setattr(self_test, "ROWS", (1,))
+        monkeypatch.setattr(self_test, "COPIES", 1)
     return lambda dtype="float32", model=directory: Runtime(model, "cuda", dtype, backend="triton")
 
 

@@ -74,6 +74,7 @@ def run(folder: Path) -> dict[str, Any]:
     changes = (
         mock.patch.object(triton, "TritonBackend", DryBackend), mock.patch.object(choice, "_has_cuda", always(True)),
         mock.patch.object(self_test, "LENGTHS", ((3,),)), mock.patch.object(self_test, "ROWS", (1,)),
+        mock.patch.object(self_test, "COPIES", 1),
         mock.patch.object(workbench.Workbench, "subjects", only_base),
         mock.patch.object(peers_gpu, "LOWER", ("bfloat16",)), mock.patch.object(flow, "capture", replayed),
         mock.patch.object(encoder, "GPU", peers_gpu.Gpu("cpu", always(1.0), replayed)),

@@ -6,6 +6,7 @@ On a GPU; under TRITON_INTERPRET=1 on a CPU. Two runs on the same rows must agre
 """
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ import triton
 
 from fastflow.bench.suites.flow import make_pooled_like, make_trained_like
 from fastflow.kernels.encoder import reference
+from fastflow.kernels.encoder import triton as encoder_triton
 from fastflow.kernels.encoder.triton import TritonEncoder
 from fastflow.kernels.flow import triton as flow_triton
 from fastflow.kernels.flow.triton import CONFIGURATIONS
@@ -23,9 +25,10 @@ from support.packed import pack, random_encoder
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 
 
-def launch_flows(kind: str, width: int) -> None:
+def launch_flows(kind: str, width: int, coupling: str = "additive") -> None:
     """Each configuration of ``kind``, on one program."""
-    x, coupling = make_pooled_like(300, 64, 1), "affine" if kind == "state" else "additive"
+    x = make_pooled_like(300, 64, 1)
+    flow_triton.FEW, flow_triton.WORTH = (0, 0) if kind == "state" else (300, 0)
     flow = flow_triton.TritonFlow(
         fold([make_trained_like(x, 1, levels=2, depth=2, width=width, coupling=coupling)], 64), DEVICE
     )
@@ -48,7 +51,8 @@ def launch_encoder(dtype: str) -> None:
     given = (ids, reference.positions(ids, offsets, shape), offsets)
     ids, positions, offsets = (torch.from_numpy(np.asarray(a, np.int32)).to(DEVICE) for a in given)
     encoder = TritonEncoder(weights, shape, (1,), dtype, DEVICE)
-    for longest in (65, 128):
+    for longest, tokens in ((65, 1), (128, 1 << 30)):
+        encoder_triton.UP = replace(encoder_triton.UP, tokens=tokens)
         hidden = encoder(ids, positions, offsets, longest)[0]
         assert torch.isfinite(hidden).all()
     assert torch.isfinite(encoder.first(hidden, offsets)).all()
@@ -61,6 +65,7 @@ if __name__ == "__main__":
             for kind in CONFIGURATIONS:
                 if kind != "dense":  # the code of hidden, with S read as a matrix
                     launch_flows(kind, 32)
+            launch_flows("state", 32, "affine")
             launch_flows("hidden", 70)
         else:
             launch_encoder(part)

@@ -18,6 +18,7 @@ from fastflow.values import reason
 
 # token counts of the texts in three batches: one text, two texts, and more than a CUDA graph takes
 LENGTHS: Sequence[Sequence[int]] = ((5,), (2, 17), (*(1 for _ in range(32)), 65))
+COPIES = 43  # of the last batch at once, which are tokens enough for every kernel
 SPECIAL = 4
 ROWS: Sequence[int] = (1, 2, 1025)
 # largest error over a vector's length: above rounding, even of TF32, below a wrong kernel's error
@@ -61,6 +62,9 @@ def _compute_checks(opened: Calibrator, model: Model | VectorModel) -> Iterator[
             unit = reference.calibrate(pooled.astype(reference.floats), True)
             found = opened.embed(tokens, rows, True)
             yield Check(f"embeddings, {len(lengths)} at once,", found, unit, LIMITS["float32"])
+        numbers = np.arange(COPIES * len(lengths)) % len(lengths)
+        found, wanted = opened.pool(tokens.select(numbers)), parts[-1][numbers]
+        yield Check(f"pooled vectors, {len(numbers)} at once,", found, wanted, LIMITS[opened.dtype])
         few = np.concatenate(parts)
     else:
         few = np.random.default_rng(0).standard_normal((16, opened.pooled_dim)).astype(reference.floats)
