@@ -156,12 +156,12 @@ def counts() -> dict[str, Count]:
     marks = sum(path.read_text(encoding="utf-8").count("# fmt: ") for path in own)
     results = [path for path in (ROOT / "bench" / "results").rglob("*") if path.is_file()]
     return {
-        "product": Count(lines(*PRODUCT), 51_610, 45_400),
+        "product": Count(lines(*PRODUCT), 51_620, 45_400),
         "product without kernels": Count(lines("fastflow", "train", "bench"), 38_570, 32_500),
-        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.292, 2.0, "MB"),
+        "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.293, 2.0, "MB"),
         "bench": Count(lines("bench"), 5_720, 5_000),
-        "tests": Count(lines("tests"), 48_420, 42_000),
-        "docstrings and comments": Count(comments, 53_990, 49_000, "words"),
+        "tests": Count(lines("tests"), 48_430, 42_000),
+        "docstrings and comments": Count(comments, 54_020, 49_000, "words"),
         "markdown": Count(pages, 49_900, 45_000, "words"),
         "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 23, 23, "pages"),
         "README": Count(len(readme.split()), 900, 900, "words"),

@@ -86,13 +86,20 @@ class Pooled(torch.nn.Module):
         return states
 
 
+def find_missing(saved: Path | None) -> FastflowError | None:
+    """Return the error of a directory whose library, which judges other engines, is not installed."""
+    if saved is None or find_spec("sentence_transformers"):
+        return None
+    return missing_extra("peers", "sentence_transformers", f"the bench of {saved}, which it saved,")
+
+
 class SentenceModules(torch.nn.Module):
     """A directory of Sentence Transformers, run by its own modules: (B, T) ids and mask int64 -> (B, D') float32."""
 
     def __init__(self, directory: Path, dtype: torch.dtype, attention: str = "sdpa") -> None:
         super().__init__()
-        if find_spec("sentence_transformers") is None:
-            raise missing_extra("peers", "sentence_transformers", f"the bench of {directory}, which it saved,")
+        if error := find_missing(directory):
+            raise error
         from sentence_transformers import SentenceTransformer
 
         how = {"dtype": dtype, "attn_implementation": attention}

@@ -174,8 +174,8 @@ def time_starts(suite: str, label: str, jobs: Sequence[ColdStart], request: Suit
 def run_startup(request: SuiteRun) -> Results:
     """Run the suite on the model given, else the packaged one, and on BERT-base."""
     families, results = choose(request.against), Results()
-    base = request.bench.base()
-    for subject in (request.bench.pick_subject(), base):
+    subjects = (request.bench.pick_subject(), request.bench.base())
+    for subject in request.keep_judged(subjects, results):
         request.say(f"startup: {subject.label}")
         results.subjects.append({"subject": subject.label, "inputs": f"one sentence, {len(TEXT.split())} words"})
         jobs = [*list_jobs(subject, families, request.threads, results)]

@@ -46,7 +46,7 @@ def run_end_to_end(request: SuiteRun) -> Results:
     gpu, against = request.on_gpu, request.against
     families = choose(against, gpu_peers.PEERS, encoder.GPU_SUITES) if gpu else choose(against)
     texts, source = real_texts(request.sizes.texts.most)
-    for subject in request.bench.subjects():
+    for subject in request.keep_judged(request.bench.subjects(), results):
         with settings(request.threads):
             run_subject(request, subject, texts, source, families, results)
     results.ratios = (compute_gpu_text_ratios if gpu else compute_list_ratios)(results.rows)

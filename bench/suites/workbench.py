@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from fastflow.bench.measure.row import Subject
+from fastflow.bench.measure.row import Results, Subject
+from fastflow.bench.peers.encoder import find_missing
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.errors import FastflowError
 from fastflow.evaluation.agreement import quiet
@@ -89,6 +90,14 @@ class SuiteRun:
     @property
     def on_gpu(self) -> bool:
         return self.device == "cuda"
+
+    def keep_judged(self, subjects: Iterable[Subject], results: Results) -> Iterator[Subject]:
+        """Yield ``subjects``, but for packaged models whose library, which judges other engines, is not installed."""
+        for subject in subjects:
+            if self.bench.model is None and (error := find_missing(subject.saved)):
+                results.leave_out(subject.label, "every engine", str(error))
+            else:
+                yield subject
 
 
 @contextmanager

@@ -318,6 +318,10 @@ def test_the_readme_compares_by_the_figures_of_the_study():
         assert any(cell for cell, _ in pairs)
     near = json.loads((RESULTS / "zen5" / "duplicates.json").read_text(encoding="utf-8"))
     ours, semhash, *_ = of_duplicates("1,000,000 (", near)
+    first = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n```")[0]
+    speed = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8").partition("float32 to Sentence Transformers")[2]
+    ratios = [float(row.split("|")[5]) for row in speed.partition("\n\n")[0].splitlines() if re.match(r"\| [A-Z]", row)]
+    assert f"{min(ratios)} to {max(ratios)} times as fast" in first
     assert f"of 1,000,000 vectors take {ours:.0f} s, and SemHash {semhash:.1f} times as long" in page
 
 

@@ -54,7 +54,7 @@ def test_what_it_costs_runs_dry(tmp_path):
     assert all(row["gflops"] > 0 and row["gbs"] > 0 for row in report["rows"] if row["suite"] == "encoder")
     assert any("text to vector" in ratio["name"] and ratio["unit"] == "ms" for ratio in report["ratios"])
     timed = [entry for entry in json.loads((tmp_path / "table.json").read_text()) if "ms" in entry]
-    assert {entry["what"] for entry in timed} == {"flow", "dense", "attention"}
+    assert {entry["what"] for entry in timed} == {"flow", "dense", "in place", "product", "attention"}
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 
 import numpy as np
@@ -304,10 +305,11 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path):
     path.write_text("".join(text + "\n" for text in make_sentences(20_000)))
     main = "from fastflow.cli import main; main()"
     command = [sys.executable, "-c", main, "duplicates", str(path), "-m", "static", "--above", "0.9", "-o"]
+    begun = time.monotonic()
     want = subprocess.run([*command, str(tmp_path / "want.csv")], capture_output=True, check=False)
     assert want.returncode == 0, want.stderr
     killed = 0
-    for wait in np.linspace(0.3, 3, 10):
+    for wait in (time.monotonic() - begun) * np.linspace(0.2, 1.1, 10):
         process = subprocess.Popen([*command, str(tmp_path / "o.csv"), "--resume"], stderr=subprocess.PIPE)
         try:
             process.wait(wait)
