@@ -100,10 +100,10 @@ class TritonFlow(Launcher):
             factors = np.array(shares, np.float64) * len(shares)
             self.shares = self.torch.tensor(factors.astype(np.float32), device=self.device)
         self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
-        merged, updating = arrange(plans), arrange(plans, merge=False)
-        self.parts = self.many = [_Part(self, plan) for plan in merged]
-        if count_products(merged) > WORTH * count_products(updating):
-            self.many = [_Part(self, plan) for plan in updating]
+        merged, apart = arrange(plans), arrange(plans, merge=False)
+        self.merged = self.in_place = [_Part(self, plan) for plan in merged]
+        if count_products(merged) > WORTH * count_products(apart):
+            self.in_place = [_Part(self, plan) for plan in apart]
 
     def __call__(
         self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None
@@ -148,13 +148,13 @@ class TritonFlow(Launcher):
             x, rows = self._check(x, 2, f"x must be (B, {self.inputs})"), len(x)
         else:
             x, rows = self._hidden(x), self._offsets(offsets)
-            if rows == 1 and x.shape[1] <= POOL_FUSED and self.parts[0].kind == "hidden":
+            if rows == 1 and x.shape[1] <= POOL_FUSED and self.merged[0].kind == "hidden":
                 pooling = self._pooling(x, offsets, ids)
             elif rows:
                 x = self.pool(x, offsets, ids)
         if not rows:
             return self.torch.empty(0, self.outputs, device=self.device)
-        parts = self.parts if rows <= FEW else self.many
+        parts = self.merged if rows <= FEW else self.in_place
         for part in parts:
             x = part(x, rows, normalize and part is parts[-1], pooling)
             pooling = None

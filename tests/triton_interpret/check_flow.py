@@ -167,7 +167,7 @@ def test_steps_update_the_state_if_merging_takes_more_products(dim, number, monk
     plain = make_trained_like(x, 3, levels=2, depth=2 if DEVICE == "cpu" else 6, width=64)
     stages = [plain, recolouring(apply([plain], x))]
     flow = on_device(stages, dim)
-    assert [[part.kind for part in parts] for parts in (flow.parts, flow.many)] == [["dense"], ["state", "dense"]]
+    assert [[part.kind for part in parts] for parts in (flow.merged, flow.in_place)] == [["dense"], ["state", "dense"]]
     use(monkeypatch, number, few=0)
     rows = x[: 1 if CONFIGURATIONS["state"][number].BM == 1 else 21]
     z = run(flow, rows)
