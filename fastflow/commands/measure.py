@@ -224,7 +224,7 @@ def report(
     metavar="NAME,...",
     help="Other engines to measure; an unknown name is answered with the known ones.  [default: all installed]",
 )
-@click.option("--shape", metavar="NAME", help="A BERT of another shape with random weights: minilm-l6, minilm-l12.")
+@click.option("--shape", metavar="NAME", help="Only a BERT with random weights: minilm-l6, minilm-l12 or bert-base.")
 @click.option("--quick", is_flag=True, help="Fewer sizes and runs, and nothing that has to be compiled first.")
 @shared.JSON
 @shared.THREADS
