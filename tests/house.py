@@ -29,7 +29,6 @@ GENERATED = {
     "docs/api.md",
     "docs/commands.md",
     "bench/results/search.md",
-    *(f"bench/results/{it}/shapes.md" for it in ("xeon-amx", "zen4")),
 }
 PARTICIPLE = re.compile(r"\w+ed|built|found|given|held|kept|left|lost|made|said|seen|sent|shown|told|written")
 VERBS = {"embed", "feed", "need", "seed", "speed"}  # and nouns
@@ -160,7 +159,7 @@ def counts() -> dict[str, Count]:
         "product without kernels": Count(lines("fastflow", "train", "bench"), 38_570, 32_500),
         "product in MB": Count(sum(path.stat().st_size for path in own) / 1e6, 2.293, 2.0, "MB"),
         "bench": Count(lines("bench"), 5_720, 5_000),
-        "tests": Count(lines("tests"), 48_430, 42_000),
+        "tests": Count(lines("tests"), 48_436, 42_000),
         "docstrings and comments": Count(comments, 54_020, 49_000, "words"),
         "markdown": Count(pages, 49_900, 45_000, "words"),
         "pages in docs": Count(len(list((ROOT / "docs").glob("*.md"))), 23, 23, "pages"),

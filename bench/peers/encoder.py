@@ -86,8 +86,8 @@ class Pooled(torch.nn.Module):
         return states
 
 
-def find_missing(saved: Path | None) -> FastflowError | None:
-    """Return the error of a directory whose library, which judges other engines, is not installed."""
+def find_missing_library(saved: Path | None) -> FastflowError | None:
+    """Return an error if Sentence Transformers made the directory ``saved`` and is not installed to check engines."""
     if saved is None or find_spec("sentence_transformers"):
         return None
     return missing_extra("peers", "sentence_transformers", f"the bench of {saved}, which it saved,")
@@ -98,7 +98,7 @@ class SentenceModules(torch.nn.Module):
 
     def __init__(self, directory: Path, dtype: torch.dtype, attention: str = "sdpa") -> None:
         super().__init__()
-        if error := find_missing(directory):
+        if error := find_missing_library(directory):
             raise error
         from sentence_transformers import SentenceTransformer
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fastflow.bench.measure.row import Results, Subject
-from fastflow.bench.peers.encoder import find_missing
+from fastflow.bench.peers.encoder import find_missing_library
 from fastflow.bench.suites.sizes import Sizes
 from fastflow.errors import FastflowError
 from fastflow.evaluation.agreement import quiet
@@ -92,9 +92,9 @@ class SuiteRun:
         return self.device == "cuda"
 
     def keep_judged(self, subjects: Iterable[Subject], results: Results) -> Iterator[Subject]:
-        """Yield ``subjects``, but for packaged models whose library, which judges other engines, is not installed."""
+        """Yield ``subjects``; leave out a packaged model if Sentence Transformers is needed and not installed."""
         for subject in subjects:
-            if self.bench.model is None and (error := find_missing(subject.saved)):
+            if self.bench.model is None and (error := find_missing_library(subject.saved)):
                 results.leave_out(subject.label, "every engine", str(error))
             else:
                 yield subject

@@ -54,7 +54,7 @@ def add_norm(
 
 
 @triton.jit
-def activated(v, ACT: tl.constexpr):
+def apply_activation(v, ACT: tl.constexpr):
     """Return the activation ACT of float32 numbers."""
     if ACT == "gelu":
         return 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
@@ -73,7 +73,7 @@ def activate(x_ptr, add_ptr, D, ACT: tl.constexpr, BI: tl.constexpr, VEC: tl.con
     inside = cols < pitch
     at = x_ptr + row * pitch + cols
     v = tl.load(at, mask=inside, other=0.0).to(tl.float32) + tl.load(add_ptr + cols, mask=inside, other=0.0)
-    tl.store(at, activated(v, ACT).to(x_ptr.dtype.element_ty), mask=inside)
+    tl.store(at, apply_activation(v, ACT).to(x_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -99,7 +99,7 @@ def multiply_activate(
     acc = tl.zeros((BM, BN), tl.float32)
     for start in range(0, depth, BK):
         acc = tl.dot(tl.load(x_at + start).to(DOT), tl.trans(tl.load(w_at + start).to(DOT)), acc)
-    acc = activated(acc + tl.load(add_ptr + tl.minimum(cols, pitch - 1))[None, :], ACT)
+    acc = apply_activation(acc + tl.load(add_ptr + tl.minimum(cols, pitch - 1))[None, :], ACT)
     to = y_ptr + rows.to(tl.int64)[:, None] * pitch + cols[None, :]
     tl.store(to, acc.to(y_ptr.dtype.element_ty), mask=(rows < N)[:, None] & (cols < pitch)[None, :])
 

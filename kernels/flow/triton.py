@@ -100,10 +100,10 @@ class TritonFlow(Launcher):
             factors = np.array(shares, np.float64) * len(shares)
             self.shares = self.torch.tensor(factors.astype(np.float32), device=self.device)
         self.inputs, self.outputs = plans[0].inputs, plans[-1].outputs
-        merged, apart = arrange(plans), arrange(plans, merge=False)
+        merged, separate = arrange(plans), arrange(plans, merge=False)
         self.merged = self.in_place = [_Part(self, plan) for plan in merged]
-        if count_products(merged) > WORTH * count_products(apart):
-            self.in_place = [_Part(self, plan) for plan in apart]
+        if count_products(merged) > WORTH * count_products(separate):
+            self.in_place = [_Part(self, plan) for plan in separate]
 
     def __call__(
         self, x: Tensor, normalize: bool = False, offsets: Tensor | None = None, ids: Tensor | None = None

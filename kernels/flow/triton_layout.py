@@ -52,20 +52,20 @@ def pad_width(width: int) -> int:
 
 
 def arrange(plans: Sequence[Plan], merge: bool = True) -> list[Plan]:
-    """Return plans to launch one by one: neighbours, stacked; plans whose steps update u, without L.
+    """Return plans to launch one by one: stacked neighbours, and separate plans, which update u and have no L.
 
-    Steps with gates update u, and without ``merge`` others too, unless S is dense.
+    A plan with gates is separate; without ``merge`` any plan with steps and a gather is.
     """
     found: list[Plan] = []
     waiting: list[Plan] = []
     for plan in plans:
-        apart = plan.R is not None or (not merge and plan.steps > 0 and plan.gather is not None)
-        *before, own = _split_prologue(plan, apart)
+        separate = plan.R is not None or (not merge and plan.steps > 0 and plan.gather is not None)
+        *before, own = _split_prologue(plan, separate)
         waiting += before
-        if (apart or before) and waiting:
+        if (separate or before) and waiting:
             found.append(stack(waiting))
             waiting = []
-        (found if apart else waiting).append(own)
+        (found if separate else waiting).append(own)
     return [*found, stack(waiting)] if waiting else found
 
 
@@ -75,13 +75,13 @@ def count_products(plans: Sequence[Plan]) -> int:
     return sum(int(np.count_nonzero(a)) for a in weights)
 
 
-def _split_prologue(plan: Plan, apart: bool) -> tuple[Plan, ...]:
-    """Make L a plan of its own if the plan stands ``apart``, or its steps read fewer numbers of u than of x."""
+def _split_prologue(plan: Plan, separate: bool) -> tuple[Plan, ...]:
+    """Make L a plan of its own if the plan is ``separate``, or if steps read fewer numbers of u than of x."""
     if plan.L is None:
         return (plan,)
     size, none, ranges = len(plan.L), np.zeros((0, 0)), np.zeros((0, 2), np.int32)
     read = plan.width * int(np.diff(plan.reads).sum())
-    if not apart and plan.L.size + read >= plan.inputs * (len(plan.c) + plan.outputs):
+    if not separate and plan.L.size + read >= plan.inputs * (len(plan.c) + plan.outputs):
         return (plan,)
     first = replace(
         plan, L=None, U=np.zeros((0, plan.inputs)), c=np.zeros(0), B=np.zeros((0, 0, 0)), d=none,
@@ -147,7 +147,7 @@ def _lay_out_linear(plan: Plan, S: Array, pitch: int, rows: int) -> dict[str, Ar
 
 
 def lay_out_state(plan: Plan, chunk: int, reach: int) -> LaunchLayout:
-    """Lay out a plan whose steps update u: they write ``chunk`` channels and read ``reach`` at a time."""
+    """Lay out a separate plan: a step reads ``reach`` channels at a time and writes ``chunk``."""
     assert plan.gather is not None  # noqa: S101 - for mypy
     width, (k, w), block = pad_width(plan.width), (plan.steps, plan.width), max(chunk, reach, 16)
     columns, pitch = k * width, _round_up(plan.inputs + block, block) + 2 * width

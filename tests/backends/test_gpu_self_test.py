@@ -118,6 +118,15 @@ def test_the_body_for_a_text_s_first_token_is_tried(tested, bert, sentences, tmp
         Runtime(model, device="cuda")
 
 
+def test_the_body_for_many_tokens_is_tried(tested, sentences, tmp_path, monkeypatch):
+    encoder = make_encoder(tmp_path / "encoder", "bert", hidden_size=64, num_attention_heads=4)
+    model = make_model(tmp_path / "model", encoder, sentences[:64], "none")
+    assert opens(model, dtype="bfloat16").backend == "triton"
+    monkeypatch.setattr(TorchBodies, "_multiply_activate_body", spoil(TorchBodies._multiply_activate_body))
+    with pytest.raises(WrongOnGpu, match=f"pooled vectors, {self_test.COPIES * len(self_test.LENGTHS[-1])} at once"):
+        Runtime(model, device="cuda", dtype="bfloat16")
+
+
 @pytest.mark.parametrize("count", [1, 2, 1025])
 def test_a_fault_of_one_size_of_batch_is_found(tested, model, monkeypatch, count):
     real = Plans.__call__

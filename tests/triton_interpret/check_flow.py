@@ -161,13 +161,17 @@ def test_dense_linears(permutation, number, monkeypatch):
 
 
 @pytest.mark.parametrize("number", BODIES["state"])
+@pytest.mark.parametrize("front", [False, True])
 @pytest.mark.parametrize("dim", [256, pytest.param(768, marks=LONG)])
-def test_steps_update_the_state_if_merging_takes_more_products(dim, number, monkeypatch):
+def test_steps_update_the_state_if_merging_takes_more_products(dim, front, number, monkeypatch):
     x = vectors(64, dim)
-    plain = make_trained_like(x, 3, levels=2, depth=2 if DEVICE == "cpu" else 6, width=64)
-    stages = [plain, recolouring(apply([plain], x))]
+    stages = [whitening(vectors(512, dim), dim)] if front else []
+    y = apply(stages, x).astype(np.float32)
+    plain = make_trained_like(y, 3, levels=2, depth=2 if DEVICE == "cpu" else 6, width=64)
+    stages += [plain, recolouring(apply([plain], y))]
     flow = on_device(stages, dim)
-    assert [[part.kind for part in parts] for parts in (flow.merged, flow.in_place)] == [["dense"], ["state", "dense"]]
+    assert [part.kind for part in flow.in_place] == ["dense"] * front + ["state", "dense"]
+    assert {part.kind for part in flow.merged} == {"dense"}
     use(monkeypatch, number, few=0)
     rows = x[: 1 if CONFIGURATIONS["state"][number].BM == 1 else 21]
     z = run(flow, rows)
